@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use meerkat_service::Capability;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -35,12 +36,20 @@ pub struct Row {
     pub features: Vec<String>,
     /// The answer of `capabilities`, without version and name.
     pub capabilities: Map<String, Value>,
+    /// Whether its programs are made and driven. In place of one that is not, the SDK of the default build plays the
+    /// scenarios, as a program that sets no store. So it must have everything else.
+    #[serde(default = "driven")]
+    pub driven: bool,
+}
+
+const fn driven() -> bool {
+    true
 }
 
 /// A build.
 #[derive(Debug)]
 pub struct Build {
-    /// Its name: one of A to F, FP.
+    /// Its name: one of A to F, CD, FP.
     pub name: String,
     /// Its row.
     pub row: Row,
@@ -67,11 +76,20 @@ pub fn all_with(default: [&str; BINARIES.len()]) -> Result<Vec<Build>, String> {
     for (made, (_, binary)) in default.iter().zip(BINARIES) {
         keep(Path::new(made), &kept, binary)?;
     }
-    for build in builds.iter().filter(|build| DEFAULT.contains(&build.name.as_str())) {
+    for build in builds.iter().filter(|build| build.is_default()) {
         // Nothing has made it before.
         drop(build.made.set(Ok(kept.clone())));
     }
     Ok(builds)
+}
+
+/// The feature of a capability.
+pub const fn feature(capability: Capability) -> &'static str {
+    match capability {
+        Capability::SessionStore => "session-store",
+        Capability::MemoryStore => "memory-store",
+        Capability::SessionCompaction => "session-compaction",
+    }
 }
 
 /// The program `meerkat` of a nested build. It is made first.
@@ -92,9 +110,14 @@ impl Build {
         THOROUGH.contains(&self.name.as_str())
     }
 
+    /// Whether its programs are those of the default build.
+    fn is_default(&self) -> bool {
+        !self.row.driven || DEFAULT.contains(&self.name.as_str())
+    }
+
     /// The name that the program itself says: that of the build with these capabilities alone.
     pub fn said_name(&self) -> &str {
-        self.name.trim_end_matches('P')
+        if self.is_default() { DEFAULT[0] } else { &self.name }
     }
 
     /// Whether its sessions are in a database.
@@ -123,7 +146,7 @@ impl Build {
     }
 
     fn make(&self) -> Result<PathBuf, String> {
-        if DEFAULT.contains(&self.name.as_str()) {
+        if self.is_default() {
             return Err("it is no nested build: give its programs to builds::all_with".to_owned());
         }
         let outer = target_folder()?;

@@ -16,7 +16,7 @@ use crate::{
     follow::live::LiveHub,
     ids::{Seq, SessionId},
     service::SessionSummary,
-    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
+    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, SessionStoreError, StoreError},
     upkeep::pruning::Schedule,
 };
 
@@ -167,7 +167,7 @@ impl Observer for Derived {
     }
 
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
-        if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
+        if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored()) {
             memory.catch_up().await;
         }
         if let Some(live) = live {
@@ -192,12 +192,14 @@ impl Observer for Derived {
         if forgotten.is_ok() {
             self.unlist(session_id).await?;
         }
-        if !ports.is_stored {
+        if !ports.is_stored() {
             // The session left memory and was not deleted: readers keep what they have of it.
             return Ok(());
         }
         self.readers.delete_session(session_id);
-        if let Err(error) = ports.snapshots.delete(&session_id).await {
+        if let Err(error) = ports.snapshots.delete(&session_id).await
+            && !matches!(error, SessionStoreError::NotFound(_))
+        {
             tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is rebuilt");
         }
         Ok(())

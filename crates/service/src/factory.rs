@@ -10,7 +10,7 @@ use meerkat_words::calls::CLIENT_TIMEOUT_MS_MAX;
 use crate::{
     SessionError,
     agent::Ports,
-    capability::{Capabilities, Capability},
+    capability::{Absence, Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     consumers::{
@@ -22,10 +22,11 @@ use crate::{
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
     runtime::{
-        Sessions,
         pin_fact::{PinFact, PinsInWorkspaces},
         read_blob::ReadBlob,
         recall::Recall,
+        services::{EphemeralSessionService, persistent},
+        sessions::Sessions,
         validate,
     },
     service::{CreateSession, Prompt, SessionCreated, SessionService, StartTurn, TurnResult},
@@ -211,12 +212,14 @@ impl AgentBuildConfig {
             (_, None, Some(data_dir)) => Some(open_stores(&data_dir)?),
         };
         if stores.is_none() {
-            capabilities = capabilities.without_store();
+            let is_off = self.is_store_enabled == Some(false);
+            capabilities = capabilities.without_store(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let world = self.world.unwrap_or_else(World::system);
         let memory = self.memory.filter(|_| self.options.memory.enabled);
         if memory.is_none() {
-            capabilities = capabilities.without_memory();
+            let is_off = !self.options.memory.enabled;
+            capabilities = capabilities.without_memory(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let memory = memory.filter(|_| capabilities.require(Capability::MemoryStore).is_ok());
         let (memory, owner) = match memory {
@@ -297,7 +300,6 @@ impl AgentBuildConfig {
             events,
             blobs,
             snapshots,
-            is_stored,
             observer: derived.clone(),
             capabilities,
             held,
@@ -308,10 +310,14 @@ impl AgentBuildConfig {
             rule_keeper: self.rule_keeper,
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
-        let service = Sessions::new(engine);
-        pin_fact.serve(&service);
-        recall.iter().for_each(|recall| recall.serve(&service));
-        Ok(Agent { service: Arc::new(service) })
+        let sessions = Sessions::new(engine);
+        pin_fact.serve(&sessions);
+        recall.iter().for_each(|recall| recall.serve(&sessions));
+        let service = match is_stored {
+            true => persistent(sessions)?,
+            false => Arc::new(EphemeralSessionService::new(sessions)),
+        };
+        Ok(Agent { service })
     }
 }
 

@@ -29,7 +29,7 @@ use figment::{
 use meerkat_client::{Defaults, Setting};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
-    Capabilities, Capability, SessionError,
+    Absence, Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     memory::{EndpointAccess, MemoryOptions},
     model::{
@@ -341,8 +341,8 @@ impl Config {
     /// Returns the build's capabilities that this configuration leaves on.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();
-        let built = if self.values.store.enabled { built } else { built.without_store() };
-        let built = if self.values.memory.enabled { built } else { built.without_memory() };
+        let built = if self.values.store.enabled { built } else { built.without_store(Absence::SwitchedOff) };
+        let built = if self.values.memory.enabled { built } else { built.without_memory(Absence::SwitchedOff) };
         built.with_kept_rules(self.values.tools.remember)
     }
 

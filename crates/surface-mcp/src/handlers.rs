@@ -132,6 +132,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.offer.operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        if let Err(absent) = self.service.capabilities().admit(operation) {
+            return Ok(error::refused(&absent).into());
+        }
         let rounds = Rounds::of(&self.state_key, &mut request, &context)?;
         let is_allowing = request.arguments.as_ref().is_some_and(|arguments| arguments.contains_key("allow"));
         let params = wire::params(request.arguments);

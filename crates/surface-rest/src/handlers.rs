@@ -53,6 +53,7 @@ async fn perform(
     asked: Result<RequestHead, SessionError>,
     body: Body,
 ) -> Result<Response, SessionError> {
+    app.service.capabilities().admit(route.operation)?;
     let (body, upload) = if let Some(limit) = route.stream_bytes_max(app.options.bundle_bytes_max) {
         wire::check_announced(&body, limit)?;
         (Bytes::new(), body)

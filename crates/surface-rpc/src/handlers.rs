@@ -155,6 +155,10 @@ impl Rpc {
         search_path: Option<String>,
         rooms: Option<Rooms>,
     ) -> Result<Vec<u8>, SessionError> {
+        // A command reads the answers of its turns without a store too.
+        if operation != Operation::Blob || !self.options.is_for_commands {
+            self.service.capabilities().admit(operation)?;
+        }
         wire::by_name(&params)?;
         if operation.effect() == OperationEffect::Reads {
             let read = async {
@@ -189,7 +193,6 @@ impl Rpc {
 
     async fn call(&self, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
         match operation {
-            // A command reads the answers of its turns without a store too.
             Operation::Blob if self.options.is_for_commands => {
                 encode(&self.service.answer_blob(decode_params(params)?).await?)
             }

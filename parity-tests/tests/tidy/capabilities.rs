@@ -7,10 +7,10 @@ use std::{fmt::Write as _, fs};
 
 use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::{
-    builds::{self, workspace},
+    builds::{self, feature, workspace},
     expect::{ABSENCES, absence},
 };
-use meerkat_service::{Capability, Operation};
+use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
 
 const INTRODUCTION: &str = "\
@@ -31,15 +31,6 @@ Every operation exists in every build, with the same fields. If its capability i
 capability's code before anything else in the request is checked. Only a server's token, host and size checks come earlier.
 
 ";
-
-/// The feature of a capability.
-const fn feature(capability: Capability) -> &'static str {
-    match capability {
-        Capability::SessionStore => "session-store",
-        Capability::MemoryStore => "memory-store",
-        Capability::SessionCompaction => "session-compaction",
-    }
-}
 
 /// The features of each build.
 fn builds(document: &mut String) {

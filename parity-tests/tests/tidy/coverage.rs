@@ -96,6 +96,17 @@ fn every_operation_is_asked() {
     assert!(unasked.is_empty(), "write a scenario that asks for {unasked:?}");
 }
 
+#[test]
+fn every_operation_that_needs_a_capability_is_asked_with_what_cannot_be_decoded() {
+    let scenarios = scenario::all().unwrap();
+    let first = scenarios.iter().find(|scenario| scenario.name == "003-capability-first").unwrap();
+    let is_undecodable = |step: &&Step| step.error.as_ref().is_some_and(|error| error.code == "INVALID_REQUEST");
+    let asked: BTreeSet<&str> =
+        first.steps.iter().filter(is_undecodable).filter_map(|step| step.operation.as_deref()).collect();
+    let needy = Operation::ALL.iter().filter(|operation| operation.needs().is_some());
+    assert_eq!(asked, needy.map(|operation| operation.name()).collect());
+}
+
 /// The refusals that a step can have in any build. An awaited answer is that of the operation that was asked before.
 fn refused(step: &Step, operation: &str, builds: &[Build]) -> Vec<(String, String)> {
     let needs: Vec<&str> = step.needs.iter().flat_map(|needs| needs.split_whitespace()).collect();

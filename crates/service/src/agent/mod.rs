@@ -40,7 +40,7 @@ use render::tool_bytes;
 
 use crate::{
     SessionError,
-    capability::{Capabilities, Capability},
+    capability::{Capabilities, Capability, Presence},
     clock::World,
     compaction::{CompactionConfig, SUMMARY_TOKENS_MAX, SharedCompactor, default_compactor},
     ids::{Seq, SessionId},
@@ -68,8 +68,6 @@ pub(crate) struct Ports {
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
     pub(crate) snapshots: Arc<dyn SessionStore>,
-    /// True if sessions outlive their process; otherwise each ends when it is not needed.
-    pub(crate) is_stored: bool,
     /// Keeps copies of sessions up to date.
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) capabilities: Capabilities,
@@ -91,6 +89,11 @@ impl Ports {
     /// Returns the keeper of rules that are allowed for always, if every surface may allow so.
     pub(crate) fn keeper_of_rules(&self) -> Option<&Arc<dyn RuleKeeper>> {
         self.rule_keeper.as_ref().filter(|_| self.options.tools.remember)
+    }
+
+    /// Returns true if sessions outlive their process; otherwise each ends when it is not needed.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.capabilities.presence(Capability::SessionStore) == Presence::Present
     }
 
     /// Returns true if the configuration has a compaction.
@@ -138,7 +141,7 @@ impl Ports {
     /// How long an actor stays in memory without requests.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;
-        Duration::from_millis(if self.is_stored { options.store.idle_ms } else { options.ephemeral.idle_ms })
+        Duration::from_millis(if self.is_stored() { options.store.idle_ms } else { options.ephemeral.idle_ms })
     }
 
     /// Restores a session from its journal; `None` if there is none. Nothing is leased or written.

@@ -35,6 +35,7 @@ pub use enabled::{DefaultCompactor, default_compactor};
 pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_TOKENS_MAX};
 
 use crate::{
+    Session,
     prompt::FILE_TEXT_BYTES_MAX,
     session::message::{Body, Message, Shown},
 };
@@ -141,7 +142,7 @@ pub(crate) fn summary_of(message: &Message) -> Option<&str> {
 
 /// Returns true for a reminder or a pin.
 pub(crate) const fn is_state(message: &Message) -> bool {
-    matches!(message, Message::SystemReminder { .. } | Message::Pin { .. })
+    Session::is_system_reminder(message) || matches!(message, Message::Pin { .. })
 }
 
 /// Bytes of a message in a request: its JSON, and the whole texts of its blobs.

@@ -1,6 +1,6 @@
 //! The door of the service: every operation is admitted first, in one place, by its row of the table.
 
-use std::sync::atomic::Ordering;
+use std::{ops::Deref, sync::atomic::Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -28,9 +28,7 @@ impl Sessions {
     /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left
     /// open.
     async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
-        if let Some(capability) = operation.needs() {
-            self.engine().capabilities.require(capability)?;
-        }
+        self.engine().capabilities.admit(operation)?;
         self.settle().await?;
         Ok(Admitted(self))
     }
@@ -44,7 +42,7 @@ impl Sessions {
     fn begun(&self, accepted: Bytes, wait: bool) -> Result<TurnHandle, SessionError> {
         let accepted: TurnAccepted = Reply::read(&accepted)?;
         let (service, begun) = (self.clone(), accepted.clone());
-        let result = async move { turn::result_or_calls(&service, begun, wait).await };
+        let result = async move { turn::result_or_calls(&&service, begun, wait).await };
         Ok(TurnHandle { accepted, wait, result: result.boxed() })
     }
 }
@@ -72,8 +70,9 @@ macro_rules! declare {
     ($(
         $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
     )*) => {
+        /// The services, and whatever else points to sessions.
         #[async_trait]
-        impl SessionService for Sessions {
+        impl<S: Deref<Target = Sessions> + Send + Sync> SessionService for S {
             fn capabilities(&self) -> Capabilities {
                 let engine = self.engine();
                 engine.capabilities.with_kept_rules(engine.keeper_of_rules().is_some())
@@ -89,7 +88,7 @@ macro_rules! declare {
 
             async fn check_ready(&self) -> Result<bool, SessionError> {
                 self.engine().events.room().await?;
-                Ok(!self.engine().is_stored || self.inner.is_ready.initialized())
+                Ok(!self.engine().is_stored() || self.inner.is_ready.initialized())
             }
 
             async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {

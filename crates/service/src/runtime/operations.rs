@@ -116,7 +116,7 @@ impl Admitted<'_> {
             self.0.check_here(request.session_id).await?;
         }
         match answer {
-            Err(SessionError::NotRunning { .. }) if self.0.engine().is_stored => self.interrupt_left(request).await,
+            Err(SessionError::NotRunning { .. }) if self.0.engine().is_stored() => self.interrupt_left(request).await,
             answer => answer,
         }
     }
@@ -176,8 +176,8 @@ impl Admitted<'_> {
 
     /// Answers a call of a session that another node has. No letter waits for a turn: its events say here how it goes on.
     async fn answer_elsewhere(&self, request: &AnswerCall) -> Result<AnsweredCall, SessionError> {
-        let accepted = turn::answered(self.0, request.clone()).await?;
-        let result = turn::result_or_calls(self.0, accepted, true).await?;
+        let accepted = turn::answered(&self.0, request.clone()).await?;
+        let result = turn::result_or_calls(&self.0, accepted, true).await?;
         Ok(AnsweredCall::Turn(Box::new(result)))
     }
 

@@ -18,7 +18,7 @@ use super::{
     },
     human::heading_of,
     message::{Body, Message, ToolResult},
-    reminder::{Pin, Reminder},
+    reminder::{Pin, Reminder, remove_system_reminders_by_type},
     state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd},
 };
@@ -150,9 +150,7 @@ impl SessionFields {
                 }
             }
             Event::ReminderSet(set) => {
-                let reminders = Arc::make_mut(&mut self.reminders);
-                reminders.retain(|reminder| reminder.kind != set.kind);
-                reminders.push(Reminder {
+                self.add_system_reminder(Reminder {
                     kind: set.kind.clone(),
                     text: set.text.clone(),
                     automatic: set.automatic,
@@ -160,7 +158,7 @@ impl SessionFields {
                 });
             }
             Event::ReminderCleared(cleared) => {
-                Arc::make_mut(&mut self.reminders).retain(|reminder| reminder.kind != cleared.kind);
+                remove_system_reminders_by_type(Arc::make_mut(&mut self.reminders), &cleared.kind);
             }
             Event::Pinned(pinned) => {
                 Arc::make_mut(&mut self.pins).push(Pin { seq: record.seq, text: pinned.text.clone() });

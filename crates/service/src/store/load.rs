@@ -25,9 +25,10 @@ fn decode(bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
     Ok(serde_json::from_slice(bytes)?)
 }
 
-/// Refuses a snapshot that counts fewer messages than the stored one.
-pub fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStoreError> {
-    super::guard_count(incoming, decode(stored)?.meta().message_count)
+/// Decodes a stored session without its messages, which nothing is read for: enough for
+/// [`append_only_save_guard`](super::append_only_save_guard), which compares counts.
+pub fn previous(stored: Option<&[u8]>) -> Result<Option<Session>, SessionStoreError> {
+    stored.map(|stored| decode(stored).map(Snapshot::counted)).transpose()
 }
 
 /// Lists these snapshots, newest first.

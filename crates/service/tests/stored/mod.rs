@@ -24,6 +24,7 @@ mod overview;
 mod projection;
 mod put_blob;
 mod readers;
+mod saves;
 mod waiting;
 mod workspace;
 

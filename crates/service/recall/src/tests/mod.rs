@@ -23,7 +23,7 @@ use async_trait::async_trait;
 
 use super::HnswMemoryStore;
 use meerkat_words::{
-    SessionError, SessionId,
+    Absence, SessionError, SessionId,
     answers::SearchHit,
     clock::{IdSource as _, SeededIds, Timestamp},
     memory::{EmbedFor, Embedder, Intake, MemoryStore as _, Passage},
@@ -119,7 +119,7 @@ impl Embedder for Faulty {
 
     async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(SessionError::MemoryDisabled { configured: false });
+            return Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt });
         }
         if purpose == EmbedFor::Passage {
             self.embedded.fetch_add(texts.len(), Ordering::Relaxed);
