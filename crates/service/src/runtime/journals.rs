@@ -13,7 +13,7 @@ use crate::{
     agent::command::{Change, Command},
     ids::{Seq, SessionId},
     service::{CompactJournal, JournalCompactionReport},
-    upkeep::pruning::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
+    upkeep::journal_compaction::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
 };
 
 impl Sessions {

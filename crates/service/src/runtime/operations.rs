@@ -40,7 +40,7 @@ use crate::{
     upkeep::{
         bundle,
         doctor::{self, Examination},
-        pruning::CompactionPolicy,
+        journal_compaction::CompactionPolicy,
     },
 };
 

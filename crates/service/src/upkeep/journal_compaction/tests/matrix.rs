@@ -14,7 +14,7 @@ use crate::{
         reminder::SystemReminderType,
     },
     tool::{Form, change_of},
-    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
+    upkeep::journal_compaction::plan::{Bounds, Brief, Plan, plan},
     wire::encode_event,
 };
 

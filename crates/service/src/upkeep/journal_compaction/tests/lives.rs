@@ -24,7 +24,7 @@ use crate::{
     store::{
         MemoryEventStore, MemoryIndex, MemoryReaders, MemoryUse, ReaderStore as _, Registration, SessionIndex as _,
     },
-    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
+    upkeep::journal_compaction::plan::{Bounds, Brief, Plan, plan},
 };
 
 /// What happens after a piece of life.
