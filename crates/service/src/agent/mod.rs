@@ -103,6 +103,15 @@ impl Ports {
         self.is_compaction_configured() || session.compaction().is_some()
     }
 
+    /// Refuses settings of a request that the service's own compactor would ignore.
+    pub(crate) fn check_settings(&self, are_asked: bool) -> Result<(), SessionError> {
+        if are_asked && self.compactor.is_some() {
+            let why = "this service has a compactor of its own, which takes no settings; leave them out";
+            return Err(SessionError::invalid("compaction", why));
+        }
+        Ok(())
+    }
+
     /// Returns the compactor of a session whose model has a window of `window_tokens`; a requested compaction may have
     /// a config of its own.
     pub(crate) fn compactor(

@@ -12,7 +12,10 @@ use super::{Bench, Write, config, fill, patient, rig, texts};
 use crate::{
     ErrorCode,
     agent::tests::{Subject, ticks},
-    compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
+    compaction::{
+        COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionPlan, CompactionResult, Compactor,
+        SUMMARY_PREFIX,
+    },
     model::StaticModels,
     options::{Budgets, CacheTime, ModelOptions},
     output::OutputSpec,
@@ -165,8 +168,8 @@ impl Compactor for Broken {
         100
     }
 
-    fn anchor(&self, _: &[Message]) -> Option<usize> {
-        assert_ne!(self.0, "anchor");
+    fn plan(&self, _: &[Message], _: u64) -> Option<CompactionPlan> {
+        assert_ne!(self.0, "plan");
         None
     }
 
@@ -186,7 +189,7 @@ impl Compactor for Broken {
 /// A compactor may be anybody's: its panic fails the compaction and nothing else, and it cannot hold a turn for ever.
 #[tokio::test]
 async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
-    let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "anchor"];
+    let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "plan"];
     for part in parts.into_iter().chain(["masks_tool_results", "nothing"]) {
         let (mut rig, model) = rig(WINDOW_LARGE, config());
         rig.compaction = None;
