@@ -1,5 +1,6 @@
 //! The default compactor, the checks of any compactor's result, and the engine's own masks and summaries.
 
+mod canonical;
 mod cut;
 pub(crate) mod life;
 mod misbehaving;
