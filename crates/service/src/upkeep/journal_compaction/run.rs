@@ -1,4 +1,5 @@
-//! One compaction of one journal: the survey that a plan needs, and the plan carried out.
+//! One compaction of one journal: the survey that a plan needs, and the plan carried out. The steps have the
+//! specification's numbers.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -72,6 +73,7 @@ impl<'a> JournalCompactor<'a> {
         let Self { engine, derived, session_id } = *self;
         let nothing =
             |safe_up_to, skipped| JournalCompactionReport { scanned: 0, dropped: 0, kept: 0, safe_up_to, skipped };
+        // Step 1: the safe watermark.
         let Some(safe_up_to) = derived.readers.watermark(session_id).await? else {
             return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
         };
@@ -81,6 +83,7 @@ impl<'a> JournalCompactor<'a> {
         let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         let parts = pruner.parts(session_id).await?;
         let up_to = up_to(&parts, safe_up_to, pass.trigger);
+        // Step 2: one pass over the records, each classified by `Brief::of`.
         let records = self.outline(up_to).await?;
         let now = engine.world.clock.now();
         // Memory without turns takes in discarded messages from the records before their compaction.
@@ -89,6 +92,7 @@ impl<'a> JournalCompactor<'a> {
         let keep_last_replies = pass.policy.keep_last_replies.filter(|_| !is_read_back);
         let policy = CompactionPolicy { keep_last_replies, ..pass.policy };
         let bounds = Bounds { policy, now, parts: &parts, is_sparing: pass.trigger != Trigger::Request };
+        // Step 3: what to keep.
         let plan = plan(&records, &session, &bounds);
         let (older_than, scanned) = (bounds.older_than(), records.len() as u64);
         Ok(Ok(Survey { pruner, up_to, older_than, scanned, plan }))
@@ -118,6 +122,7 @@ impl<'a> JournalCompactor<'a> {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
         derived.readers.restart(READER, session_id).await?;
+        // Step 4: the rest goes. Step 5: the report.
         let pruned = survey.pruner.prune(session_id, survey.up_to, &survey.plan.keep, survey.older_than).await?;
         Ok(survey.report(pruned))
     }
