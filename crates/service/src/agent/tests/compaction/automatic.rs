@@ -19,7 +19,7 @@ use crate::{
     model::StaticModels,
     options::{Budgets, CacheTime, ModelOptions},
     output::OutputSpec,
-    service::{PinFact, SessionService as _, StartTurn, TurnStatus},
+    service::{CreateSession, PinFact, SessionService as _, StartTurn, TurnStatus},
     session::message::{Message, RawJson},
 };
 
@@ -146,6 +146,43 @@ async fn a_request_that_the_model_finds_too_long_is_compacted_once() {
         assert_eq!((result.status, result.compactions), (status, 1), "{result:?}");
         assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     }
+}
+
+/// Switched off, nothing is compacted unless somebody asks: a request by its settings, `compact` by the configured ones.
+/// A turn, or a session, that brings settings decides by them.
+#[tokio::test]
+async fn where_it_is_switched_off_only_a_request_compacts() {
+    let off = CompactionConfig { enabled: false, ..config() };
+    let bench = Bench::new(off).await;
+    bench.fill().await;
+    bench.turn("@long 2400").await;
+    assert_eq!((bench.outcomes().await.len(), bench.requests(true).len()), (0, 0));
+    let receipt = bench.compact().await.unwrap();
+    assert_eq!((receipt.retained, receipt.discarded), (2, 4), "one turn stays, as is configured");
+    bench.fill().await;
+    let turn = |compaction| StartTurn { compaction: Some(compaction), ..StartTurn::new(bench.id(), "@say Here.") };
+    let compactions = async |compaction| bench.subject.service.start_turn(turn(compaction)).await.unwrap().compactions;
+    assert_eq!(compactions(off).await, 0);
+    assert_eq!(compactions(config()).await, 1);
+    // And the other way round.
+    let bench = Bench::new(config()).await;
+    let create = CreateSession { compaction: Some(off), ..CreateSession::default() };
+    let session_id = bench.subject.service.create_session(create).await.unwrap().session_id;
+    for _ in 0..3 {
+        let result = bench.subject.service.start_turn(StartTurn::new(session_id, "@long 2400")).await.unwrap();
+        assert_eq!(result.compactions, 0);
+    }
+    assert_eq!(bench.requests(true).len(), 0);
+}
+
+/// A request that does not fit is compacted only where compaction is on.
+#[tokio::test]
+async fn where_it_is_switched_off_a_context_that_does_not_fit_ends_the_turn() {
+    let bench = Bench::with(1_000, CompactionConfig { enabled: false, ..config() }).await;
+    bench.fill().await;
+    let result = bench.subject.turn("@say Here.").await.unwrap();
+    assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
+    assert_eq!(bench.outcomes().await.len(), 0);
 }
 
 /// Somebody's compactor: always willing, and broken in one place.
