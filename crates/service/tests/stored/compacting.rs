@@ -14,18 +14,22 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     ErrorCode, Seq, SessionId,
     clock::Timestamp,
+    compaction::CompactionConfig,
     options::Policy,
-    service::{CompactJournal, CompactionPolicy, DecideApproval, HistoryItem, ReadBlob, ReadHistory, StartTurn},
+    service::{
+        CompactJournal, CompactSession, CompactionPolicy, DecideApproval, HistoryItem, ReadBlob, ReadHistory, StartTurn,
+    },
     session::event::Decision,
     store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores},
 };
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::stored::{
-    Place, Process, files,
+    PATIENCE, Place, Process, files,
     layer::{Layer, lay},
     seqs,
 };
@@ -191,6 +195,22 @@ impl Process {
         self.remind(session_id, "environment", "A sea.").await;
         self.remind(session_id, "git_status", "The last.").await;
         self.is_read(session_id).await;
+        session_id
+    }
+
+    /// A session of ten turns with two replies and a call each. All but the last have left the context, and six of them
+    /// for good: no more than three compactions can be undone. The first three are long.
+    async fn compacted(&self) -> SessionId {
+        let session_id = self.create().await;
+        let config = CompactionConfig { recent_turn_budget: 1, ..CompactionConfig::default() };
+        for n in 0..10 {
+            let text = format!("{n} of them ").repeat(if n < 3 { 9 } else { 1 });
+            self.turn(session_id, &called(&text, "@say Done. @compaction @say So far.")).await.unwrap();
+            if n > 0 {
+                let request = CompactSession { session_id, compaction: Some(config) };
+                assert_eq!(self.service.compact(request).await.unwrap().retained, 4);
+            }
+        }
         session_id
     }
 
@@ -466,26 +486,21 @@ fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
 /// configuration says so, and then exactly the last replies stay.
 #[test]
 fn at_the_end_of_a_turn_a_short_session_is_compacted_to_its_last_replies() {
-    for (drop_history, gone) in [(true, 3), (false, 0)] {
+    for (drop_history, gone) in [(true, 9), (false, 0)] {
         let mut place = Place::pruned();
         let journal = &mut place.options.journal;
         (journal.end_of_run, journal.end_min_record_age_ms, journal.drop_history) = (true, 0, drop_history);
         // It goes by the keys of the end.
         journal.keep_last_replies = 0;
         let session_id = place.watched(false, async |process, watched| {
-            let session_id = process.create().await;
-            for n in 0..6 {
-                // Each leaves the context as a whole.
-                process.turn(session_id, &called(&format!("{n} of them "), "@fail context")).await.unwrap();
-            }
-            process.turn(session_id, "@say Here.").await.unwrap();
+            let session_id = process.compacted().await;
             let replies = async || seqs(&process.events(session_id).await, "assistant_message");
             let before = replies().await;
             process.is_read(session_id).await;
             let asked = *watched.asked.borrow();
             process.turn(session_id, "@say Over.").await.unwrap();
             match drop_history {
-                true => watched.pruned(1).await,
+                true => timeout(PATIENCE, watched.pruned(1)).await.unwrap(),
                 false => {
                     // The second look is over when the third begins.
                     watched.asked.subscribe().wait_for(|now| *now >= asked + 2).await.unwrap();
@@ -494,7 +509,8 @@ fn at_the_end_of_a_turn_a_short_session_is_compacted_to_its_last_replies() {
                 }
             }
             let stays: Vec<u64> = replies().await.into_iter().filter(|seq| before.contains(seq)).collect();
-            assert_eq!(stays, before[gone..], "the last three replies outside the context, and the context");
+            // Of twelve replies that left for good three stay.
+            assert_eq!(stays, before[gone..]);
             let now = process.said(session_id).await;
             assert_eq!(now.iter().any(|item| item["role"] == "pruned"), drop_history, "{now:?}");
             session_id
@@ -513,11 +529,7 @@ fn a_request_brings_its_own_policy() {
     let mut place = Place::pruned();
     place.options.journal.min_record_age_ms = 3_600_000;
     place.process(true, async |process| {
-        let session_id = process.create().await;
-        for n in 0..6 {
-            process.turn(session_id, &called(&format!("{n} of them "), "@fail context")).await.unwrap();
-        }
-        process.turn(session_id, "@say Here.").await.unwrap();
+        let session_id = process.compacted().await;
         process.is_read(session_id).await;
         let dropped = async |request: CompactJournal| {
             let report = process.service.compact_journal(CompactJournal { dry_run: true, ..request }).await;
@@ -526,13 +538,13 @@ fn a_request_brings_its_own_policy() {
         let asked = CompactJournal::new(session_id);
         assert_eq!(dropped(asked.clone()).await, Ok(0), "as configured, all are too young");
         let old = CompactJournal { min_record_age_ms: Some(0), ..asked.clone() };
-        assert_eq!(dropped(old.clone()).await, Ok(6), "the starts of calls that have ended");
+        assert_eq!(dropped(old.clone()).await, Ok(10), "the starts of calls that have ended");
         let ttl = CompactJournal { keep_answered_request_ttl_ms: Some(3_600_000), ..old.clone() };
         assert_eq!(dropped(ttl).await, Ok(0));
-        // A turn is its start, the answer, the start and the end of its call, and its own end.
+        // A turn is its start, two answers, the start and the end of its call, and its own end.
         let history = CompactJournal { drop_history: true, ..old.clone() };
-        assert_eq!(dropped(history.clone()).await, Ok(6), "by default ten replies stay");
-        for (replies, turns) in [(0, 6), (2, 4), (6, 0), (usize::MAX, 0)] {
+        assert_eq!(dropped(history.clone()).await, Ok(6 + 9), "of twelve replies ten stay");
+        for (replies, turns) in [(0, 6), (4, 4), (12, 0), (usize::MAX, 0)] {
             let policy = CompactionPolicy {
                 min_record_age_ms: 0,
                 keep_last_replies: Some(replies),
@@ -543,7 +555,7 @@ fn a_request_brings_its_own_policy() {
                 CompactJournal::by(session_id, policy),
                 CompactJournal { keep_answered_request_ttl_ms: Some(0), ..kept.clone() }
             );
-            assert_eq!(dropped(kept).await, Ok(turns * 5 + (6 - turns)), "of {replies}");
+            assert_eq!(dropped(kept).await, Ok(turns * 6 + (10 - turns)), "of {replies}");
         }
         // A number of replies without the wish to drop any.
         let contradiction = CompactJournal { keep_last_replies: Some(2), ..old };
