@@ -258,6 +258,7 @@ class CompactionConfig(TypedDict):
     """Settings of the default compactor."""
 
     auto_compact_threshold: NotRequired[int]
+    enabled: NotRequired[bool]
     mask_tool_results: NotRequired[bool]
     max_request_bytes: NotRequired[int]
     max_summary_tokens: NotRequired[int]

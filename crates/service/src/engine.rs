@@ -17,7 +17,7 @@ use crate::{
     ids::{Seq, SessionId},
     service::SessionSummary,
     store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, SessionStoreError, StoreError},
-    upkeep::pruning::Schedule,
+    upkeep::journal_compaction::Schedule,
 };
 
 /// Newest events of a deleted session to keep for followers that have not read them yet.

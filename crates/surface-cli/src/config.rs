@@ -376,8 +376,11 @@ impl Config {
         (is_built || self.asks_for_compaction()).then_some(self.values.compaction)
     }
 
-    /// Returns true if any layer but the built-in one sets up compaction.
+    /// Returns true if any layer but the built-in one sets up compaction, and none switches it off.
     fn asks_for_compaction(&self) -> bool {
+        if !self.values.compaction.enabled {
+            return false;
+        }
         let value = self.figment.find_value("compaction").ok();
         let keys = value.iter().filter_map(Value::as_dict).flat_map(Dict::values);
         keys.map(|key| origin(self.figment.get_metadata(key.tag()))).any(|origin| origin != BUILT_IN_ORIGIN)

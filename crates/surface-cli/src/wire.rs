@@ -38,11 +38,12 @@ pub(crate) struct SeenEvent {
 /// Operation and its parameters; `session_id` may still be a short name.
 pub(crate) type Request = (Operation, Value);
 
-/// Returns the compaction that flags ask for, if any: the others are as configured.
+/// Returns the compaction that flags ask for, if any: the other settings are as configured.
 fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<CompactionConfig> {
     let CompactFlags { compact_threshold, compact_keep_turns, compact_summary_tokens, compact_guard_turns } = *flags;
     let keep_turns = compact_keep_turns.map(|turns| usize::try_from(turns).unwrap_or(usize::MAX));
     let asked = CompactionConfig {
+        enabled: true,
         auto_compact_threshold: compact_threshold.unwrap_or(configured.auto_compact_threshold),
         recent_turn_budget: keep_turns.unwrap_or(configured.recent_turn_budget),
         max_summary_tokens: compact_summary_tokens.unwrap_or(configured.max_summary_tokens),

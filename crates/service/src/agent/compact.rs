@@ -1,6 +1,7 @@
-//! `run_compaction`: the fourteen steps of the specification, with its numbers.
+//! `run_compaction`: the fourteen steps of the specification, with its numbers. Steps 7 and 8 are in
+//! [`rebuild`](crate::compaction::rebuilt::rebuild); 10 to 13 are the fold of the two events that step 9 records.
 //!
-//! Before the tenth step nothing in the session changes, except that a compaction was attempted; a failed compaction
+//! Before the ninth step nothing in the session changes, except that a compaction was attempted; a failed compaction
 //! leaves the context as it was, byte for byte. A compactor may come from a user of the SDK: its panics and errors
 //! never end the actor.
 
@@ -21,7 +22,7 @@ use crate::{
     SessionError,
     compaction::{
         CompactionContext, Compactor, SUMMARY_BYTES_MAX, SharedCompactor, json_bytes,
-        rebuilt::{Rebuilt, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
+        rebuilt::{Rebuilt, foretold, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
         summary_message, summary_of,
     },
     cost::Cost,
@@ -197,8 +198,8 @@ impl Actor {
     /// Rebuilds the context with a summary: the model's, or a mechanical one if the model's fails and the next request
     /// would not fit.
     async fn summarised(&mut self, compactor: &dyn Compactor, is_exceeded: bool) -> Result<Rebuilt, ErrorBody> {
-        // A summary that could replace nothing must cost nothing.
-        guarded(|| preview(&self.session, compactor)).and_then(|receipt| check_useful(&receipt?))?;
+        // A summary that could replace nothing must cost nothing, where that can be known.
+        check_foretold(guarded(|| foretold(&self.session, compactor))?)?;
         let rebuilt = |session: &Session, summary: &str, mode| {
             guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
@@ -220,7 +221,7 @@ impl Actor {
             return Err(failure);
         }
         tracing::warn!(session_id = %self.session.id, code = ?failure.code, "a context is compacted without a model");
-        let summary = guarded(|| mechanical_summary(&self.session, compactor))?;
+        let summary = guarded(|| mechanical_summary(&self.session, compactor))??;
         rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
 
@@ -236,6 +237,7 @@ impl Actor {
     async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
         let wish = || {
             let leaving = leaving(&self.session, compactor)?;
+            // Step 2: the compactor's prompt.
             Ok((compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens(), leaving))
         };
         let (prompt, max_summary_tokens, mut unread) = guarded(wish)??;
@@ -250,15 +252,18 @@ impl Actor {
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context.summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
+            // Step 3: the messages, and the prompt behind them.
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
             match render_summary(&self.session, &model, &self.ports.tools_of(&self.session), said) {
                 Ok((rendered, end)) if end > at => {
                     // The price of what is written to the cache depends on it.
                     let cache = rendered.request.options.cache;
+                    // Step 4: the model's call. Step 5: if it fails, so does the compaction, in `compaction_failed`.
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
                     let cost = model.cost(answer.usage, cache, self.ports.world.clock.now());
                     self.running.summary_bill.add(answer.usage, cost);
+                    // Step 6: the summary in its answer.
                     text = summary_in(&answer)?;
                     rounds += 1;
                     former = Some(Arc::new(without_forged_tags(summary_message(&text))));
@@ -345,8 +350,8 @@ impl Actor {
         }
     }
 
-    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. The journal keeps
-    /// the messages that leave; the fold counts the cost.
+    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. Step 10: the journal
+    /// keeps the messages that leave, and memory takes them in from there.
     async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq + 2;
@@ -356,12 +361,13 @@ impl Actor {
         event.receipt.cost = bill.cost.filter(|_| event.receipt.mode != CompactionMode::Mask);
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
+        // Step 9: `context_rebuilt` replaces the context. Step 13: its receipt has the usage. Step 14: the completion.
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
         self.record_durably(turn, events).await?;
         Ok(receipt)
     }
 
-    /// Records that the compaction failed; returns the recorded body.
+    /// Step 5: records that the compaction failed, and leaves the context as it is; returns the recorded body.
     pub(super) async fn compaction_failed(&mut self, body: ErrorBody) -> Result<ErrorBody, StoreError> {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
@@ -379,6 +385,18 @@ impl Actor {
         match self.session.open_compaction() {
             Some(_) => self.compaction_failed(interrupted()).await.map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses a compaction of which it is known that it would do nothing.
+    pub(super) fn check_compacts(
+        &self,
+        compactor: &dyn Compactor,
+        context: &CompactionContext,
+    ) -> Result<(), ErrorBody> {
+        match self.masked_enough(compactor, context, false)? {
+            Some(_) => Ok(()),
+            None => check_foretold(guarded(|| foretold(&self.session, compactor))?),
         }
     }
 
@@ -400,10 +418,10 @@ fn is_tried(context: &CompactionContext) -> bool {
     context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
 }
 
-/// A compaction that this is the preview of would do something.
-pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody> {
-    match preview.discarded + preview.masked {
-        0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
+/// Checks that a planned compaction would do something. One that is not planned may.
+fn check_foretold(receipt: Result<Option<CompactionReceipt>, ErrorBody>) -> Result<(), ErrorBody> {
+    match receipt? {
+        Some(receipt) if receipt.discarded == 0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
         _ => Ok(()),
     }
 }

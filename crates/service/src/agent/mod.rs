@@ -96,14 +96,25 @@ impl Ports {
         self.capabilities.presence(Capability::SessionStore) == Presence::Present
     }
 
-    /// Returns true if the configuration has a compaction.
-    pub(crate) const fn is_compaction_configured(&self) -> bool {
-        self.compaction.is_some() || self.compactor.is_some()
+    /// Returns true if the configuration compacts sessions that say nothing else.
+    pub(crate) fn is_compaction_configured(&self) -> bool {
+        self.compactor.is_some() || self.compaction.is_some_and(|config| config.enabled)
     }
 
-    /// Returns true if the session has a compactor. Called before each model call, ahead of more expensive checks.
+    /// Returns true if the session is compacted before it grows too long. Called before each model call, ahead of more
+    /// expensive checks.
     pub(crate) fn compacts(&self, session: &Session) -> bool {
-        self.is_compaction_configured() || session.compaction().is_some()
+        let config = session.compaction().or(self.compaction);
+        self.compactor.is_some() || config.is_some_and(|config| config.enabled)
+    }
+
+    /// Refuses settings of a request that the service's own compactor would ignore.
+    pub(crate) fn check_settings(&self, are_asked: bool) -> Result<(), SessionError> {
+        if are_asked && self.compactor.is_some() {
+            let why = "this service has a compactor of its own, which takes no settings; leave them out";
+            return Err(SessionError::invalid("compaction", why));
+        }
+        Ok(())
     }
 
     /// Returns the compactor of a session whose model has a window of `window_tokens`; a requested compaction may have

@@ -83,7 +83,16 @@ pub struct CompactionResult {
     pub discarded: Vec<Message>,
 }
 
-/// Decides when to compact, and rebuilds the context from a summary.
+/// What would stay of a context, said before there is a summary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactionPlan {
+    /// Indexes of the messages that stay. The system prompt, reminders and pins stay in any case.
+    pub retained: Vec<usize>,
+    /// Index of the user message that begins the turn which the cut moved back to, if it did.
+    pub anchor: Option<usize>,
+}
+
+/// Decides when to compact, and rebuilds the context from a summary. The last two methods have defaults.
 pub trait Compactor: Send + Sync {
     /// Returns true if it compacts now.
     fn should_compact(&self, context: &CompactionContext) -> bool;
@@ -95,12 +104,13 @@ pub trait Compactor: Send + Sync {
     fn max_summary_tokens(&self) -> u32;
 
     /// Rebuilds the context. A system message comes first in `messages` and stays unchanged, like reminders and pins.
-    /// Other retained messages must stay unchanged and in order.
+    /// Other retained messages must stay unchanged and in order. It is called once for each summary.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
 
-    /// Index in `messages` of the user message that begins the turn which the cut moved back to, if it did.
-    fn anchor(&self, messages: &[Message]) -> Option<usize> {
-        let _ = messages;
+    /// Says what would stay beside a summary whose message has so many bytes. Without a plan the model reads the whole
+    /// context for its summary, even if nothing can leave.
+    fn plan(&self, messages: &[Message], summary_bytes: u64) -> Option<CompactionPlan> {
+        let _ = (messages, summary_bytes);
         None
     }
 
@@ -130,11 +140,13 @@ pub(crate) fn summary_message(summary: &str) -> Message {
     Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"))
 }
 
-/// The summary that a message brings.
+/// The summary that a message brings; white space between the prefix and the summary is no part of it.
 pub(crate) fn summary_of(message: &Message) -> Option<&str> {
     match message {
         Message::User { content: Body::Inline(text), blocks } if blocks.is_empty() => {
-            text.strip_prefix(SUMMARY_PREFIX)?.strip_prefix("\n\n")
+            let summary = text.strip_prefix(SUMMARY_PREFIX)?;
+            // What the engine wrote is read as it was.
+            Some(summary.strip_prefix("\n\n").unwrap_or_else(|| summary.trim_start()))
         }
         _ => None,
     }

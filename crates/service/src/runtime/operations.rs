@@ -40,7 +40,7 @@ use crate::{
     upkeep::{
         bundle,
         doctor::{self, Examination},
-        pruning::CompactionPolicy,
+        journal_compaction::Pass,
     },
 };
 
@@ -375,12 +375,13 @@ impl Admitted<'_> {
         &self,
         request: CompactJournal,
     ) -> Result<JournalCompactionReport, SessionError> {
+        let pass = Pass::asked(&request, &self.0.engine().options.journal)?;
         self.0.check_exists(request.session_id).await?;
         // Memory is the one slow reader, and nothing is dropped that it has not read.
         if let Some(memory) = &self.0.engine().derived.memory {
             memory.catch_up().await;
         }
-        self.0.compact_one(request, CompactionPolicy::asked(&self.0.engine().options.journal)).await
+        self.0.compact_one(request.session_id, request.dry_run, pass).await
     }
 
     pub(super) async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {

@@ -136,12 +136,12 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// Refuses a request for compaction in a build without it.
+    /// Refuses a request for compaction in a build without it, and settings for a compactor that takes none.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
         if is_asked || self.engine().is_compaction_configured() {
             self.engine().capabilities.require(Capability::SessionCompaction)?;
         }
-        Ok(())
+        self.engine().check_settings(is_asked)
     }
 
     /// Returns the way to a session's actor; loads it if the session is stored.

@@ -182,7 +182,9 @@ impl SessionFields {
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.set_partial(None);
+                // Step 9 of a compaction.
                 self.context.rebuild(record.seq, rebuilt);
+                // Step 13 of a compaction: the summary counts for the session and the turn's budget.
                 let (usage, cost) = rebuilt.bill();
                 self.spend(usage, cost);
                 if let Some(open) = &mut self.open_compaction {
@@ -191,6 +193,7 @@ impl SessionFields {
             }
             Event::CompactionCompleted(_) => {
                 self.open_compaction = None;
+                // Step 11 of a compaction.
                 self.counters.last_input_tokens = 0;
                 if let Some(open) = &mut self.open_turn {
                     open.totals.compactions += 1;

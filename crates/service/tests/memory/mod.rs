@@ -213,7 +213,7 @@ async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() 
     assert_eq!(search(&agent, "One.").await.len(), 2, "taking in notices it");
     assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
     lose();
-    let compacted = CompactJournal { session_id: session.session_id, dry_run: false, drop_history: false };
+    let compacted = CompactJournal::new(session.session_id);
     agent.service().compact_journal(compacted).await.unwrap();
     assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "nothing is dropped before");
     end(agent).await;

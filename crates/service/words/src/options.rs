@@ -405,6 +405,8 @@ options! {
         keep_last_replies: usize = 10,
         /// Milliseconds to keep a request that has its result.
         keep_answered_request_ttl_ms: u64 = 0,
+        /// Scheduled compactions drop history, too: all outside the live context but the newest replies.
+        drop_history: bool = false,
         /// Milliseconds between compactions of the journals of active sessions; 0 for never.
         rolling_ms: u64 = 0,
         /// Compacts a journal when a turn has ended, by the following keys.

@@ -581,7 +581,7 @@ async fn a_reader_of_one_node_is_a_reader_of_all() {
     let session_id = a.creates().await;
     a.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
     let watermark = async || {
-        let request = CompactJournal { session_id, dry_run: true, drop_history: false };
+        let request = CompactJournal { dry_run: true, ..CompactJournal::new(session_id) };
         let report = a.service.compact_journal(request).await.unwrap();
         (report.safe_up_to, report.skipped)
     };

@@ -4,7 +4,9 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::TurnStatus;
 
 use crate::{
-    compaction::{CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_of},
+    compaction::{
+        CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_message, summary_of,
+    },
     session::{ContextEntry, Session, message::Message},
 };
 
@@ -44,7 +46,9 @@ impl Partition {
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
             return Err(refusal("The message after the system prompt is not a user message with the summary."));
         };
-        if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
+        // The context has it in the engine's form, however the compactor wrote it.
+        let message = summary_message(summary);
+        if json_bytes(&message) > SUMMARY_BYTES_MAX {
             return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));
         }
         let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
@@ -52,14 +56,44 @@ impl Partition {
         let kept = places(&said, &stays)
             .ok_or_else(|| refusal("A retained message is not in the context, or is out of order."))?;
         check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
+        Self::checked(session, source, summary.to_owned(), kept)
+    }
+
+    /// Divides the session's messages as a compactor plans to, beside a summary whose message has `summary_bytes`.
+    ///
+    /// # Errors
+    /// If what is left would be no context of this session.
+    pub(super) fn planned(
+        session: &Session,
+        source: &[Message],
+        retained: &[usize],
+        summary_bytes: u64,
+    ) -> Result<Self, ErrorBody> {
+        let begin = source.len() - session.context.entries().len();
+        let mut kept: Vec<usize> = retained.iter().filter_map(|at| at.checked_sub(begin)).collect();
+        kept.retain(|at| begin + at < source.len());
+        kept.sort_unstable();
+        kept.dedup();
+        let partition = Self::checked(session, source, String::new(), kept)?;
+        let bytes_after = partition.bytes_after - message_bytes(&summary_message("")) + summary_bytes;
+        Ok(Self { bytes_after, ..partition })
+    }
+
+    /// Checks that the retained messages are a context, and counts its bytes.
+    fn checked(session: &Session, source: &[Message], summary: String, kept: Vec<usize>) -> Result<Self, ErrorBody> {
+        let entries = session.context.entries();
+        let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
         check_pairs(&said, &kept)?;
         check_last_turn(session, &kept)?;
+        let is_fixed = |message: &&Message| is_state(message) || matches!(message, Message::System { .. });
+        let fixed = source.iter().filter(is_fixed).map(message_bytes).sum::<u64>();
+        let stays = kept.iter().map(|at| message_bytes(said[*at])).sum::<u64>();
         Ok(Self {
-            summary: summary.to_owned(),
             discarded: entries.len() - kept.len(),
-            kept,
             bytes_before: source.iter().map(message_bytes).sum(),
-            bytes_after: result.messages.iter().map(message_bytes).sum(),
+            bytes_after: fixed + message_bytes(&summary_message(&summary)) + stays,
+            summary,
+            kept,
         })
     }
 

@@ -5,11 +5,13 @@
 mod checks;
 mod mechanical;
 
+use std::collections::HashSet;
+
 use checks::Partition;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 
-use super::{CompactionResult, Compactor, SUMMARY_TOKENS_MAX, json_bytes, message_bytes, summary_message};
+use super::{Compactor, SUMMARY_TOKENS_MAX, is_state, json_bytes, message_bytes, summary_message};
 use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
@@ -45,13 +47,16 @@ pub(crate) fn rebuild(
     summary: &str,
     mode: CompactionMode,
 ) -> Result<Rebuilt, ErrorBody> {
+    // Step 7: the system prompt, if there is one, is the first of the messages.
     let source = session.messages();
+    // Step 8: the one call of `rebuild_history` for this summary.
     let result = compactor.rebuild_history(&source, summary);
     let partition = Partition::of(session, &source, &result)?;
     if let Some(why) = partition.lack_of_progress() {
         return Err(ErrorBody::with_message(ErrorCode::CompactionNoProgress, why));
     }
-    let anchor = anchor(session, compactor, &source, &partition.kept);
+    let plan = compactor.plan(&source, message_bytes(&summary_message(&partition.summary)));
+    let anchor = anchor(session, plan.and_then(|plan| plan.anchor), &source, &partition.kept);
     let receipt = partition.receipt(session, mode, anchor);
     let context = &session.context;
     let completed = CompactionCompleted {
@@ -101,61 +106,119 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
     })
 }
 
-/// Previews a compaction with the longest possible summary that is shorter than what leaves. If it would make no
-/// progress, everything stays.
+/// A compaction as its compactor plans it, with the longest possible summary that is shorter than what leaves.
+struct Planned {
+    partition: Partition,
+    anchor: Option<TurnNumber>,
+    /// Bytes of that summary, as JSON.
+    room: usize,
+}
+
+/// Returns a compaction as it is planned; `None` if the compactor plans none. The longer a summary is, the more may have
+/// to leave.
+///
+/// # Errors
+/// If what would be left is not a context: see [`rebuild`].
+fn planned(session: &Session, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
+    let (source, empty) = (session.messages(), message_bytes(&summary_message("")));
+    let Some(least) = compactor.plan(&source, empty) else { return Ok(None) };
+    let stays: HashSet<usize> = least.retained.iter().copied().collect();
+    let leaves = source.iter().enumerate().filter(|(at, message)| is_said(message) && !stays.contains(at));
+    let leaving: u64 = leaves.map(|(_, message)| message_bytes(message)).sum();
+    let room = usize::try_from(leaving.saturating_sub(empty + 1)).unwrap_or(usize::MAX).min(summary_bytes(compactor));
+    let plan = compactor.plan(&source, empty + room as u64).unwrap_or(least);
+    let partition = Partition::planned(session, &source, &plan.retained, empty + room as u64)?;
+    let anchor = anchor(session, plan.anchor, &source, &partition.kept);
+    Ok(Some(Planned { partition, anchor, room }))
+}
+
+/// Returns true for a message that may leave.
+const fn is_said(message: &Message) -> bool {
+    !is_state(message) && !matches!(message, Message::System { .. })
+}
+
+/// Bytes that a summary within its tokens may have.
+fn summary_bytes(compactor: &dyn Compactor) -> usize {
+    compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4
+}
+
+/// Returns the receipt of a compaction with the longest possible summary, before there is one; `None` if the compactor
+/// plans none. If it would make no progress, everything stays.
+///
+/// # Errors
+/// If what would be left is not a context: see [`rebuild`].
+pub(crate) fn foretold(session: &Session, compactor: &dyn Compactor) -> Result<Option<CompactionReceipt>, ErrorBody> {
+    if session.context.entries().is_empty() {
+        let nothing = Partition::unchanged(session, &session.messages());
+        return Ok(Some(nothing.receipt(session, CompactionMode::Summary, None)));
+    }
+    let planned = planned(session, compactor)?;
+    Ok(planned.map(|Planned { partition, anchor, .. }| receipt_of(session, &partition, anchor)))
+}
+
+/// Previews a compaction. A compactor that plans none rebuilds the context once, with an empty summary.
 ///
 /// # Errors
 /// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
-    let source = session.messages();
-    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
-    if partition.lack_of_progress().is_some() {
-        return Ok(Partition::unchanged(session, &source).receipt(session, CompactionMode::Summary, None));
+    if let Some(receipt) = foretold(session, compactor)? {
+        return Ok(receipt);
     }
-    let anchor = anchor(session, compactor, &source, &partition.kept);
-    Ok(partition.receipt(session, CompactionMode::Summary, anchor))
+    let source = session.messages();
+    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, ""))?;
+    Ok(receipt_of(session, &partition, None))
 }
 
-/// Lists the indexes of the messages that may leave the context, in order, for the longest possible summary.
+fn receipt_of(session: &Session, partition: &Partition, anchor: Option<TurnNumber>) -> CompactionReceipt {
+    match partition.lack_of_progress() {
+        Some(_) => Partition::unchanged(session, &session.messages()).receipt(session, CompactionMode::Summary, None),
+        None => partition.receipt(session, CompactionMode::Summary, anchor),
+    }
+}
+
+/// Lists the indexes of the messages that may leave the context, in order, for the longest possible summary: all of
+/// them, if the compactor plans nothing.
 ///
 /// # Errors
-/// If the compactor's messages are not a context: see [`rebuild`].
+/// If what would be left is not a context: see [`rebuild`].
 pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
-    let source = session.messages();
-    let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
+    let kept = planned(session, compactor)?.map_or_else(Vec::new, |planned| planned.partition.kept);
     let entries = session.context.entries().len();
-    Ok((0..entries).filter(|at| partition.kept.binary_search(at).is_err()).collect())
+    Ok((0..entries).filter(|at| kept.binary_search(at).is_err()).collect())
 }
 
 /// Summarises messages that the model did not read; the text is added to the model's summary.
 pub(crate) fn summary_of_the_rest(unread: &[Message], written: &str, compactor: &dyn Compactor) -> String {
-    let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
+    let most = summary_bytes(compactor);
     // There is always some room, however long the model's summary is.
     let room = most.saturating_sub(written.len()).max(most / 4);
     let unread_bytes = usize::try_from(unread.iter().map(message_bytes).sum::<u64>()).unwrap_or(usize::MAX);
     mechanical::summary(unread, room.min(unread_bytes / 2))
 }
 
-/// Summarises without a model, within a summary's tokens and in less than what leaves.
-pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> String {
-    let (result, room) = with_longest_summary(&session.messages(), compactor);
-    mechanical::summary(&result.discarded, room)
-}
-
-/// Rebuilds a context with the longest summary that is within its tokens and smaller than what it replaces; returns the
-/// summary's bytes of JSON too. The longer a summary is, the more may have to leave.
-fn with_longest_summary(source: &[Message], compactor: &dyn Compactor) -> (CompactionResult, usize) {
-    let leaving: u64 = compactor.rebuild_history(source, "").discarded.iter().map(message_bytes).sum();
-    let room = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
-    let most = compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4;
-    let room = usize::try_from(room).unwrap_or(usize::MAX).min(most);
-    (compactor.rebuild_history(source, &"x".repeat(room)), room)
+/// Summarises without a model, within a summary's tokens and in less than what leaves. What would leave of a context
+/// whose compactor plans nothing is not known: then all of it is summarised, in half of its bytes at most.
+///
+/// # Errors
+/// If what would be left is not a context: see [`rebuild`].
+pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> Result<String, ErrorBody> {
+    let (planned, entries) = (planned(session, compactor)?, session.context.entries());
+    let (kept, room) = planned.map_or((Vec::new(), None), |planned| (planned.partition.kept, Some(planned.room)));
+    let former = session.context.summary().map(|summary| &summary.message);
+    let leaves = entries.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err());
+    let leaves = former.into_iter().chain(leaves.map(|(_, entry)| &entry.message));
+    let leaves: Vec<Message> = leaves.map(|message| Message::clone(message)).collect();
+    let room = room.unwrap_or_else(|| {
+        let half = leaves.iter().map(message_bytes).sum::<u64>() / 2;
+        usize::try_from(half).unwrap_or(usize::MAX).min(summary_bytes(compactor))
+    });
+    Ok(mechanical::summary(&leaves, room))
 }
 
 /// Finds the turn that the cut moved back to; the compactor's claim counts only if the retained messages begin there.
-fn anchor(session: &Session, compactor: &dyn Compactor, source: &[Message], kept: &[usize]) -> Option<TurnNumber> {
+fn anchor(session: &Session, claimed: Option<usize>, source: &[Message], kept: &[usize]) -> Option<TurnNumber> {
     let entries = session.context.entries();
-    let at = compactor.anchor(source)?.checked_sub(source.len() - entries.len())?;
+    let at = claimed?.checked_sub(source.len() - entries.len())?;
     let begins = kept.binary_search(&at).is_ok() && at.checked_sub(1).is_none_or(|at| kept.binary_search(&at).is_err());
     entries.get(at).filter(|entry| begins && !is_given(entry.turn)).map(|entry| entry.turn)
 }

@@ -5,8 +5,8 @@ use meerkat_errors::ErrorCode;
 use super::life::Life;
 use crate::{
     compaction::{
-        CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, is_state, rebuilt::rebuild,
-        summary_message,
+        CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, SUMMARY_PREFIX, is_state,
+        message_bytes, rebuilt::rebuild, summary_message,
     },
     service::CompactionMode,
     session::message::{Body, Message},
@@ -148,6 +148,29 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
             let code = if *why == STATE { ErrorCode::CompactionPinLost } else { ErrorCode::CompactionNoProgress };
             assert_eq!((error.code, error.message.as_str()), (code, *why), "{name}");
         }
+    }
+}
+
+/// The specification says `SUMMARY_PREFIX + summary`; a compactor may put white space between the two, or none.
+#[test]
+fn a_summary_may_follow_its_prefix_in_any_way() {
+    type Write = fn(&mut CompactionResult);
+    let forms: [Write; 5] = [
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}Two turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} Two turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\n\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} \n\t\r\n Two turns.")),
+    ];
+    for form in forms {
+        let mut life = life();
+        let rebuilt = rebuild(&life.session, &Spoilt(form), "Two turns.", CompactionMode::Summary).unwrap();
+        assert_eq!(rebuilt.event.summary, Some("Two turns.".into()));
+        // The receipt counts the context as it is then.
+        let context_bytes = rebuilt.context_bytes;
+        life.put(rebuilt);
+        assert_eq!(life.session.messages()[1], summary_message("Two turns."));
+        assert_eq!(life.session.messages().iter().map(message_bytes).sum::<u64>(), context_bytes);
     }
 }
 

@@ -9,11 +9,12 @@ use std::{
 use meerkat_testkit::{campaigns::Part, cases_of};
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
-use super::{CompactionPolicy, HOUR_MS, fold};
+use super::{HOUR_MS, fold};
 use crate::{
     clock::{FrozenClock, SeededIds, Timestamp},
     consumers::readers::Readers,
     ids::Seq,
+    service::CompactionPolicy,
     session::{
         ContextEntry, ForkedHistory, Session, Summary,
         event::{ApprovalRequested, CompactionUndone, Event, Record},
@@ -24,7 +25,7 @@ use crate::{
     store::{
         MemoryEventStore, MemoryIndex, MemoryReaders, MemoryUse, ReaderStore as _, Registration, SessionIndex as _,
     },
-    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
+    upkeep::journal_compaction::plan::{Bounds, Brief, Plan, plan},
 };
 
 /// What happens after a piece of life.
@@ -128,13 +129,12 @@ impl Journal {
     fn bounds<'a>(&self, how: &Compaction, parts: &'a [(Seq, Seq)]) -> Bounds<'a> {
         let policy = CompactionPolicy {
             min_record_age_ms: how.min_record_age_ms,
-            keep_last_replies: how.keep_last_replies,
+            keep_last_replies: how.drops_history.then_some(how.keep_last_replies),
             keep_answered_request_ttl_ms: how.keep_answered_request_ttl_ms,
-            is_sparing: how.is_sparing,
         };
         let last = self.walk.records.iter().map(|record| record.time).max().unwrap();
         let now = Timestamp::from_millis(last.as_millis() + i64::try_from(how.age_ms).unwrap());
-        Bounds { policy, now, parts, drops_history: how.drops_history }
+        Bounds { policy, now, parts, is_sparing: how.is_sparing }
     }
 
     fn plan(&self, up_to: Seq, bounds: &Bounds<'_>, session: &Session) -> Plan {

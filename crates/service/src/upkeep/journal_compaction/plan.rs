@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::CompactionPolicy;
 use crate::{
     clock::Timestamp,
     ids::{Seq, TurnNumber},
     options::Budget,
+    service::CompactionPolicy,
     session::{
         KEY_KEPT_MS, Session,
         event::{Event, Record, of_session},
@@ -22,6 +22,8 @@ use crate::{
 const WORTH_BYTES: usize = 64 * 1024;
 /// Or the share of the part: a quarter.
 const WORTH_SHARE: usize = 4;
+/// Bytes that the part which is still written must lose at least: the part that follows it takes that much of a disk.
+const WORTH_ANOTHER_PART: usize = 4096;
 
 /// Record without its bodies.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,10 +132,10 @@ impl Brief {
 pub(crate) struct Bounds<'a> {
     pub(crate) policy: CompactionPolicy,
     pub(crate) now: Timestamp,
-    /// Ranges of the journal, in order, each of which is rewritten as a whole.
+    /// Ranges of the journal, in order, each of which is rewritten as a whole. The last one is still written.
     pub(crate) parts: &'a [(Seq, Seq)],
-    /// True if messages may be dropped.
-    pub(crate) drops_history: bool,
+    /// True if a part stays unchanged of which little would go.
+    pub(crate) is_sparing: bool,
 }
 
 impl Bounds<'_> {
@@ -160,7 +162,9 @@ impl Bounds<'_> {
     fn is_worth(&self, part: &[Brief], goes: &[&Brief]) -> bool {
         let whole: usize = part.iter().map(|record| record.bytes).sum();
         let gone: usize = goes.iter().map(|record| record.bytes).sum();
-        !self.policy.is_sparing || gone >= WORTH_BYTES || gone * WORTH_SHARE >= whole
+        let is_written = part.last().is_some_and(|last| self.part(last.seq) + 1 >= self.parts.len());
+        let least = if is_written { WORTH_ANOTHER_PART } else { 0 };
+        !self.is_sparing || gone >= WORTH_BYTES || (gone * WORTH_SHARE >= whole && gone >= least)
     }
 }
 
@@ -183,18 +187,31 @@ pub(crate) struct History {
     pub(crate) keys_up_to: Timestamp,
 }
 
-/// Plans for the records up to the watermark, in order; the session is the fold of all its records.
-pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
-    let (mut dropped, is_early) = redundant(records, session, bounds);
-    let (said, pruned_to) = if bounds.drops_history { history(records, session, bounds) } else { Default::default() };
-    let history = pruned_to.map(|pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
-    dropped.extend(said);
-    let keep = records.iter().map(|record| record.seq).filter(|seq| !dropped.contains(seq)).collect();
-    Plan { keep, dropped, history, is_early }
+/// Messages that go together or not at all: a turn, or an answer of it.
+struct Said<'a> {
+    records: Vec<&'a Brief>,
+    /// Last end of the turn: until then it may have been in the context.
+    until: Option<Seq>,
 }
 
-/// Finds records whose content another one, which stays, has too; returns true if there are more that are too young.
-fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, bool) {
+/// Plans for the records up to the watermark, in order; the session is the fold of all its records.
+pub(crate) fn plan(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> Plan {
+    let (said, is_said_early) =
+        bounds.policy.keep_last_replies.map_or_else(Default::default, |last| history(records, session, bounds, last));
+    let seqs: HashSet<Seq> = said.iter().flat_map(|said| &said.records).map(|record| record.seq).collect();
+    let (dropped, is_early) = dropped(records, session, bounds, &seqs);
+    let goes = said.iter().filter(|said| said.records.iter().all(|record| dropped.contains(&record.seq)));
+    let history = goes
+        .filter_map(|said| said.until)
+        .max()
+        .map(|pruned_to| History { pruned_to, keys_up_to: bounds.ago(KEY_KEPT_MS.unsigned_abs()) });
+    let keep = records.iter().map(|record| record.seq).filter(|seq| !dropped.contains(seq)).collect();
+    Plan { keep, dropped, history, is_early: is_early || is_said_early }
+}
+
+/// Finds records whose content another one, which stays, has too, and adds them to those that were `said`; leaves out
+/// the parts for which that is too little. Returns true if there are more that are too young.
+fn dropped(records: &[Brief], session: &Session, bounds: &Bounds<'_>, said: &HashSet<Seq>) -> (BTreeSet<Seq>, bool) {
     let (mut latest, mut answered, mut snapshot, mut open_from) = (HashMap::new(), HashSet::new(), None, None);
     let open = session.open_turn().map(|open| open.turn);
     for record in records {
@@ -232,7 +249,14 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
     let mut held: HashSet<&Key> = HashSet::new();
     for part in records.chunk_by(|one, other| bounds.part(one.seq) == bounds.part(other.seq)) {
         let mut goes = Vec::new();
-        for record in part.iter().filter(is_redundant) {
+        for record in part {
+            if said.contains(&record.seq) {
+                goes.push(record);
+                continue;
+            }
+            if !is_redundant(&record) {
+                continue;
+            }
             let is_held = record.key().is_some_and(|key| held.contains(key));
             if !is_held && may_go(record) {
                 goes.push(record);
@@ -294,9 +318,9 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Finds messages of turns that have ended and left the live context, except the newest replies; returns also the last
-/// end of the turns of which something is dropped: until then it may have been in the context.
-fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeSet<Seq>, Option<Seq>) {
+/// Finds messages of turns that have ended and left the live context, except the `last` replies; returns true if there
+/// are more that are too young.
+fn history<'a>(records: &'a [Brief], session: &Session, bounds: &Bounds<'_>, last: usize) -> (Vec<Said<'a>>, bool) {
     let mut first_of: BTreeMap<TurnNumber, TurnNumber> = BTreeMap::new();
     let mut chains: BTreeMap<TurnNumber, Chain<'_>> = BTreeMap::new();
     for record in records {
@@ -315,21 +339,24 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeS
     let replies = chains.values().flat_map(|chain| &chain.records).filter(|record| record.what == What::Reply);
     let mut newest: Vec<Seq> = replies.map(|record| record.seq).collect();
     newest.sort_unstable();
-    let newest: HashSet<Seq> = newest.into_iter().rev().take(bounds.policy.keep_last_replies).collect();
+    let newest: HashSet<Seq> = newest.into_iter().rev().take(last).collect();
     // The latest end below the watermark stays too: a turn above it may continue that one.
     let ended = records.iter().rev().find(|record| record.what == What::Ended).and_then(|record| record.turn);
-    let last = [session.last_end().map(|end| end.turn), ended];
-    let keys_up_to = bounds.ago(KEY_KEPT_MS.unsigned_abs());
+    let ends = [session.last_end().map(|end| end.turn), ended];
     let is_over = |chain: &&Chain<'_>| {
-        let is_last = chain.turns.iter().any(|turn| last.contains(&Some(*turn)));
-        chain.started > 0 && chain.started == chain.ended && !is_last && !chain.has_key_since(keys_up_to)
+        let is_last = chain.turns.iter().any(|turn| ends.contains(&Some(*turn)));
+        chain.started > 0 && chain.started == chain.ended && !is_last
     };
-    let may_go = |records: &[&Brief]| {
-        let is_old = records.iter().all(|record| record.time < bounds.older_than());
-        is_old && bounds.are_together(records)
-    };
-    let (mut said, mut pruned_to) = (BTreeSet::new(), None);
+    let keys_up_to = bounds.ago(KEY_KEPT_MS.unsigned_abs());
+    let is_old = |records: &[&Brief]| records.iter().all(|record| record.time < bounds.older_than());
+    let may_go = |records: &[&Brief]| is_old(records) && bounds.are_together(records);
+    let (mut said, mut is_early) = (Vec::new(), false);
     for chain in chains.values().filter(is_over) {
+        let has_key = chain.has_key_since(keys_up_to);
+        is_early |= has_key || !is_old(&chain.records);
+        if has_key {
+            continue;
+        }
         let mut goes = chain.steps();
         let is_kept = |step: &Vec<&Brief>| step.iter().any(|record| newest.contains(&record.seq));
         if !goes.iter().any(is_kept) && may_go(&chain.records) {
@@ -337,10 +364,8 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeS
         } else {
             goes.retain(|step| !is_kept(step) && may_go(step));
         }
-        if !goes.is_empty() {
-            pruned_to = pruned_to.max(chain.records.last().map(|record| record.seq));
-        }
-        said.extend(goes.iter().flatten().map(|record| record.seq));
+        let until = chain.records.last().map(|record| record.seq);
+        said.extend(goes.into_iter().map(|records| Said { records, until }));
     }
-    (said, pruned_to)
+    (said, is_early)
 }

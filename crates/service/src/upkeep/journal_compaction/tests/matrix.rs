@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use super::{CompactionPolicy, HOUR_MS, Life, STRICT, fold, planned};
+use super::{super::Pass, HOUR_MS, Life, STRICT, fold, planned};
 use crate::{
     clock::Timestamp,
     ids::Seq,
     options::{Budget, JournalOptions},
     output::OutputError,
+    service::CompactionPolicy,
     session::{
         event::{Event, OutputRefused, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
         message::RawJson,
         reminder::SystemReminderType,
     },
     tool::{Form, change_of},
-    upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
+    upkeep::journal_compaction::plan::{Bounds, Brief, Plan, plan},
     wire::encode_event,
 };
 
@@ -31,12 +32,17 @@ fn kept<'a>(records: &'a [Record], plan: &Plan) -> Vec<&'a Record> {
 #[test]
 fn the_defaults_are_those_of_the_specification() {
     let options = JournalOptions::default();
-    let (minute, rolling) = (60_000, CompactionPolicy::rolling(&options));
-    assert_eq!((rolling.min_record_age_ms, rolling.keep_last_replies), (2 * minute, 10));
-    let end = CompactionPolicy::end_of_run(&options);
-    assert_eq!((end.min_record_age_ms, end.keep_last_replies), (15 * minute, 3));
+    let (minute, dropping) = (60_000, JournalOptions { drop_history: true, ..options.clone() });
+    let rolling = Pass::rolling(&dropping).policy;
+    assert_eq!((rolling.min_record_age_ms, rolling.keep_last_replies), (2 * minute, Some(10)));
+    let end = Pass::end_of_run(&dropping).policy;
+    assert_eq!((end.min_record_age_ms, end.keep_last_replies), (15 * minute, Some(3)));
     assert_eq!(end.keep_answered_request_ttl_ms, HOUR_MS);
     assert!(options.rolling_ms == 0 && !options.end_of_run, "nothing is compacted by itself");
+    // History is dropped only where that is asked for.
+    for pass in [Pass::rolling(&options), Pass::end_of_run(&options)] {
+        assert_eq!(pass.policy.keep_last_replies, None, "{pass:?}");
+    }
 }
 
 /// Safety: nothing beyond the watermark is removed.
@@ -151,7 +157,7 @@ fn of_the_replies_outside_the_context_the_last_stay() {
     life.ends();
     let before = fold(&life.records);
     for keep_last_replies in 0..=7 {
-        let policy = CompactionPolicy { keep_last_replies, ..STRICT };
+        let policy = CompactionPolicy { keep_last_replies: Some(keep_last_replies), ..STRICT };
         let plan = planned(&life.records, 99, HOUR_MS, policy, true);
         let stays: Vec<Seq> = replies.iter().copied().filter(|seq| plan.keep.contains(seq)).collect();
         assert_eq!(stays, replies[replies.len().saturating_sub(keep_last_replies)..], "of {keep_last_replies}");
@@ -160,7 +166,7 @@ fn of_the_replies_outside_the_context_the_last_stay() {
         assert!(replies.iter().all(|seq| plan.keep.contains(seq)), "history goes only where that was asked for");
     }
     // What is left is a session like any other, and the snapshot makes its counters whole.
-    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: 1, ..STRICT }, true);
+    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: Some(1), ..STRICT }, true);
     let history = plan.history.unwrap();
     let snapshot = before.history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
     life.add(None, Event::HistorySnapshot(snapshot));
@@ -195,7 +201,13 @@ fn what_a_call_alone_says_goes_with_its_answer_and_not_before() {
     assert!(plan.keep.contains(&started) && plan.keep.contains(&asked), "{plan:?}");
     for keep_last_replies in [0, 1] {
         let mut life = Life { records: life.records.clone(), turn: life.turn };
-        let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies, ..STRICT }, true);
+        let plan = planned(
+            &life.records,
+            99,
+            HOUR_MS,
+            CompactionPolicy { keep_last_replies: Some(keep_last_replies), ..STRICT },
+            true,
+        );
         assert!(plan.dropped.contains(&started) && plan.dropped.contains(&asked), "{plan:?}");
         let history = plan.history.unwrap();
         let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
@@ -220,7 +232,13 @@ fn a_refusal_goes_with_its_answer_and_not_before() {
     life.ends();
     for (keep_last_replies, goes) in [(0, true), (1, true), (2, false)] {
         let mut life = Life { records: life.records.clone(), turn: life.turn };
-        let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies, ..STRICT }, true);
+        let plan = planned(
+            &life.records,
+            99,
+            HOUR_MS,
+            CompactionPolicy { keep_last_replies: Some(keep_last_replies), ..STRICT },
+            true,
+        );
         assert_eq!(plan.dropped.contains(&refused), goes, "of {keep_last_replies}: {plan:?}");
         if let Some(history) = plan.history {
             let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
@@ -340,7 +358,7 @@ fn no_fork_begins_within_turns_of_which_something_is_gone() {
     let end = life.overflows();
     life.start(None);
     life.overflows();
-    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: 1, ..STRICT }, true);
+    let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies: Some(1), ..STRICT }, true);
     assert!(plan.dropped.contains(&gone) && plan.keep.contains(&interrupted), "{plan:?}");
     assert!(plan.history.unwrap().pruned_to >= end);
 }
@@ -374,9 +392,9 @@ fn sparing(count: usize, replaced: usize, others: usize) -> Vec<Seq> {
     let bytes = |seq| if first.contains(&seq) { replaced / count } else { others };
     let briefs: Vec<Brief> = life.records.iter().map(|it| Brief::of(it, bytes(it.seq))).collect();
     let session = fold(&life.records);
-    let policy = CompactionPolicy { is_sparing: true, ..STRICT };
+    let policy = CompactionPolicy { keep_last_replies: None, ..STRICT };
     let now = Timestamp::from_millis(session.updated_at.as_millis() + 1);
-    let bounds = Bounds { policy, now, parts: &[(1, 10), (11, 20), (21, 20)], drops_history: false };
+    let bounds = Bounds { policy, now, parts: &[(1, 10), (11, 20), (21, 20)], is_sparing: true };
     dropped(&plan(&briefs, &session, &bounds))
 }
 
@@ -393,6 +411,50 @@ fn a_run_by_itself_leaves_a_part_of_which_little_would_go() {
     // 64 KiB of whatever.
     assert_eq!(sparing(1, 65_536, 100_000), both(1));
     assert_eq!(sparing(1, 65_535, 100_000), NOTHING);
+}
+
+/// A session of nine turns that left the context, in two parts; each answer has `bytes`, and anything else 100.
+fn sparing_history(bytes: usize, parts: &[(Seq, Seq)]) -> (Life, Vec<Seq>, Plan) {
+    let mut life = Life::new();
+    let mut replies = Vec::new();
+    for _ in 0..9 {
+        life.start(None);
+        replies.push(life.answer("It is too much.", &[]));
+        life.ends();
+    }
+    life.forgets();
+    life.start(None);
+    life.answer("Short.", &[]);
+    life.ends();
+    let size = |seq| if replies.contains(&seq) { bytes } else { 100 };
+    let briefs: Vec<Brief> = life.records.iter().map(|it| Brief::of(it, size(it.seq))).collect();
+    let session = fold(&life.records);
+    let policy = CompactionPolicy { keep_last_replies: Some(3), ..STRICT };
+    let now = Timestamp::from_millis(session.updated_at.as_millis() + 1);
+    let plan = plan(&briefs, &session, &Bounds { policy, now, parts, is_sparing: true });
+    (life, replies, plan)
+}
+
+/// History goes on schedule as anything does: not for little, and of the part that is written only for more than
+/// another part takes.
+#[test]
+fn a_run_by_itself_drops_no_history_for_little() {
+    let whole: &[(Seq, Seq)] = &[(1, Seq::MAX)];
+    let halves: &[(Seq, Seq)] = &[(1, 10), (11, Seq::MAX)];
+    for (bytes, parts, gone) in
+        [(1000, whole, 6), (100, whole, 0), (1000, halves, 3), (100, halves, 3), (1200, halves, 6)]
+    {
+        let (mut life, replies, plan) = sparing_history(bytes, parts);
+        let stays: Vec<Seq> = replies.iter().copied().filter(|seq| plan.keep.contains(seq)).collect();
+        assert_eq!(stays, replies[gone..], "{bytes} bytes in {parts:?}");
+        // The snapshot goes as far as the turns do.
+        assert_eq!(plan.history.map(|history| history.pruned_to), gone.checked_sub(1).map(|last| replies[last] + 1));
+        if let Some(history) = plan.history {
+            let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
+            life.add(None, Event::HistorySnapshot(snapshot));
+        }
+        assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
+    }
 }
 
 /// What is only too young is looked at again, though nothing else has changed.
@@ -412,5 +474,20 @@ fn it_is_known_whether_more_can_go_later() {
     let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
     for (policy, is_early) in [(young, true), (graceful, true), (STRICT, false)] {
         assert_eq!(planned(&life.records, 99, HOUR_MS, policy, false).is_early, is_early, "{policy:?}");
+    }
+    // So is history, and a turn whose key is not old enough.
+    for (key, policy, age_ms, is_early) in [
+        (None, young, HOUR_MS, true),
+        (None, STRICT, HOUR_MS, false),
+        (Some("k"), STRICT, HOUR_MS, true),
+        (Some("k"), STRICT, 24 * HOUR_MS, false),
+    ] {
+        let mut life = Life::new();
+        life.start(key);
+        life.overflows();
+        life.start(None);
+        life.overflows();
+        let plan = planned(&life.records, 99, age_ms, policy, true);
+        assert_eq!((plan.is_early, plan.dropped.is_empty()), (is_early, is_early), "{key:?} {policy:?}");
     }
 }

@@ -3,17 +3,14 @@
 mod lives;
 mod matrix;
 
-use super::{
-    CompactionPolicy,
-    plan::{Bounds, Brief, Plan, plan},
-};
+use super::plan::{Bounds, Brief, Plan, plan};
 use crate::{
     clock::Timestamp,
     cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets},
-    service::CallOutcome,
+    service::{CallOutcome, CompactionPolicy},
     session::{
         Session,
         event::{
@@ -33,7 +30,7 @@ pub(super) const HOUR_MS: u64 = 3_600_000;
 
 /// The policy that keeps the least.
 pub(super) const STRICT: CompactionPolicy =
-    CompactionPolicy { min_record_age_ms: 0, keep_last_replies: 0, keep_answered_request_ttl_ms: 0, is_sparing: false };
+    CompactionPolicy { min_record_age_ms: 0, keep_last_replies: Some(0), keep_answered_request_ttl_ms: 0 };
 
 /// What a journal folds to.
 pub(super) fn fold<'a>(records: impl IntoIterator<Item = &'a Record>) -> Session {
@@ -54,7 +51,9 @@ pub(super) fn planned(
     let session = fold(records);
     let briefs: Vec<Brief> = records.iter().filter(|it| it.seq <= safe_up_to).map(|it| Brief::of(it, 100)).collect();
     let now = Timestamp::from_millis(session.updated_at.as_millis() + i64::try_from(age_ms).unwrap());
-    plan(&briefs, &session, &Bounds { policy, now, parts: &[(1, Seq::MAX)], drops_history })
+    let keep_last_replies = policy.keep_last_replies.filter(|_| drops_history);
+    let policy = CompactionPolicy { keep_last_replies, ..policy };
+    plan(&briefs, &session, &Bounds { policy, now, parts: &[(1, Seq::MAX)], is_sparing: false })
 }
 
 /// A life that is written down event by event, a second each.
