@@ -135,19 +135,25 @@ fn best(
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
     let scores = lexical::score(open, terms)?;
     let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
-    let mut ranked = candidates(columns, &filter, &scores, &cosines);
-    fuse(&mut ranked);
-    add_sessions(columns, &mut ranked);
-    weigh(columns, &mut ranked, &request.query);
-    let mut ranked = distinct(columns, ranked, limit);
-    let is_answer =
-        |it: &Candidate| scores.covered(columns, it.doc) >= tuning::COVERED_MIN || it.cosine >= tuning::COSINE_MIN;
-    if !ranked.iter().any(is_answer) {
-        return Ok(Vec::new());
+    let found = candidates(columns, &filter, &scores, &cosines);
+    let mut ranked = rank(columns, found.clone(), &request.query, limit);
+    // If words find little, meaning alone decides.
+    if !ranked.iter().any(|it| scores.covered(columns, it.doc) >= tuning::COVERED_MIN) {
+        let near = found.into_iter().filter(|it| it.cosine >= knob("MK_C", tuning::COSINE_MIN));
+        let near = near.map(|it| Candidate { words: 0.0, alike: 0.0, ..it });
+        ranked = rank(columns, near.collect(), &request.query, limit);
     }
     let best = ranked.first().map_or(0.0, |best| best.score);
     ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
     ranked.iter().map(|candidate| hit(open, candidate)).collect()
+}
+
+/// Ranks texts, and returns the best, best first.
+fn rank(columns: &Columns, mut found: Vec<Candidate>, query: &str, limit: usize) -> Vec<Candidate> {
+    fuse(&mut found);
+    add_sessions(columns, &mut found);
+    weigh(columns, &mut found, query);
+    distinct(columns, found, limit)
 }
 
 /// Returns the cosine of each text that is near, by its number.
@@ -155,6 +161,11 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Vec<
     let passes = |doc: u32| open.columns.doc(doc).is_some_and(|doc| filter.passes(doc));
     let lane = open.vectors.searched.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     lane.as_ref().map_or_else(Vec::new, |lane| lane.search(vector, VECTORS_MIN.max(limit * VECTORS_PER_HIT), &passes))
+}
+
+fn knob(name: &str, otherwise: f32) -> f32 {
+    static KNOBS: std::sync::LazyLock<std::sync::Mutex<HashMap<String, f32>>> = std::sync::LazyLock::new(Default::default);
+    *KNOBS.lock().unwrap().entry(name.to_owned()).or_insert_with(|| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(otherwise))
 }
 
 /// Collects the texts that pass the filter and that some lane found.
@@ -165,7 +176,7 @@ fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f3
         let cosine = cosines.get(doc as usize).copied().unwrap_or(0.0).max(0.0);
         Candidate { doc, words, alike, cosine, score: 0.0 }
     });
-    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > 0.0).collect()
+    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > knob("MK_F", 0.0)).collect()
 }
 
 /// Scores each candidate by the best of each lane.
@@ -173,7 +184,7 @@ fn fuse(candidates: &mut [Candidate]) {
     let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
     let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score = share(it.words + it.alike, words) + tuning::VECTOR_WEIGHT * share(it.cosine, cosine);
+        it.score = share(it.words + it.alike, words) + knob("MK_W", tuning::VECTOR_WEIGHT) * share(it.cosine, cosine);
     }
 }
 
