@@ -13,7 +13,9 @@ use super::{
     opened::Opened,
     tables::Doc,
     text::{self, Terms, head},
-    tuning, when,
+    tuning,
+    vectors::VectorLane,
+    when,
 };
 use meerkat_words::{
     answers::SearchHit,
@@ -139,7 +141,8 @@ fn best(
     let mut ranked = rank(columns, found.clone(), &request.query, limit);
     // If words find little, meaning alone decides.
     if !ranked.iter().any(|it| scores.covered(columns, it.doc) >= tuning::COVERED_MIN) {
-        let near = found.into_iter().filter(|it| it.cosine >= knob("MK_C", tuning::COSINE_MIN));
+        let least = least_cosine(open);
+        let near = found.into_iter().filter(|it| it.cosine >= least);
         let near = near.map(|it| Candidate { words: 0.0, alike: 0.0, ..it });
         ranked = rank(columns, near.collect(), &request.query, limit);
     }
@@ -163,9 +166,11 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Vec<
     lane.as_ref().map_or_else(Vec::new, |lane| lane.search(vector, VECTORS_MIN.max(limit * VECTORS_PER_HIT), &passes))
 }
 
-fn knob(name: &str, otherwise: f32) -> f32 {
-    static KNOBS: std::sync::LazyLock<std::sync::Mutex<HashMap<String, f32>>> = std::sync::LazyLock::new(Default::default);
-    *KNOBS.lock().unwrap().entry(name.to_owned()).or_insert_with(|| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(otherwise))
+/// Returns the cosine from which on a text is an answer by its meaning alone.
+fn least_cosine(open: &Opened) -> f32 {
+    let lane = open.vectors.searched.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let count = lane.as_ref().map_or(1, VectorLane::len).max(1);
+    tuning::COSINE_MIN + tuning::COSINE_MORE * (count as f32).ln()
 }
 
 /// Collects the texts that pass the filter and that some lane found.
@@ -176,7 +181,7 @@ fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f3
         let cosine = cosines.get(doc as usize).copied().unwrap_or(0.0).max(0.0);
         Candidate { doc, words, alike, cosine, score: 0.0 }
     });
-    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > knob("MK_F", 0.0)).collect()
+    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > tuning::COSINE_NEAR).collect()
 }
 
 /// Scores each candidate by the best of each lane.
@@ -184,7 +189,7 @@ fn fuse(candidates: &mut [Candidate]) {
     let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
     let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score = share(it.words + it.alike, words) + knob("MK_W", tuning::VECTOR_WEIGHT) * share(it.cosine, cosine);
+        it.score = share(it.words + it.alike, words) + tuning::VECTOR_WEIGHT * share(it.cosine, cosine);
     }
 }
 

@@ -334,4 +334,5 @@ def main():
     print(f"{len(sentences)} sentences, {len(kept)} rows, {len(data)} bytes; cosine of sentences held out {near:.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,8 @@
 
 use std::{fs, time::Duration};
 
-use meerkat_recall::VectorLane;
+use meerkat_recall::{VectorLane, builtin_embedder};
+use meerkat_words::memory::EmbedFor;
 
 /// Components of a vector of all-MiniLM-L6-v2, and of a built-in one.
 const DIMENSION: usize = 384;
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &[String]) {
 /// Prints for growing numbers of vectors how fast the scan and the graph are, by turns: from where on the graph is worth its
 /// memory and the time that it takes to build.
 pub(crate) fn crossover(_: &[String]) {
+    embedding();
     println!("crossover: queries of {HITS} hits, µs of the processor by the scan and by the graph");
     for dimension in [BUILTIN, DIMENSION] {
         for count in [100, 1_000, 3_000, 10_000, 30_000, 100_000] {
@@ -80,6 +82,26 @@ pub(crate) fn crossover(_: &[String]) {
             );
         }
     }
+}
+
+/// Prints what the built-in table takes for a text of agents' sessions, and the first time.
+fn embedding() {
+    let sessions = super::agents::report(super::agents::FULL).sessions;
+    let texts: Vec<String> = sessions.iter().flat_map(|session| &session.passages).map(|it| it.text.clone()).collect();
+    let bytes: usize = texts.iter().map(String::len).sum();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let embedder = builtin_embedder().unwrap();
+    let embed = |texts: &[String]| timed(|| runtime.block_on(embedder.embed(texts, EmbedFor::Passage)).unwrap()).1;
+    let before = resident_bytes();
+    let first = embed(&texts[..1]);
+    let grown = (resident_bytes().saturating_sub(before)) as f64 / 1_048_576.0;
+    let each = embed(&texts).as_secs_f64() * 1e6 / texts.len() as f64;
+    println!(
+        "the built-in table: the first text {:.1} ms and {grown:.1} MiB; {} texts of {} bytes {each:.1} µs each",
+        first.as_secs_f64() * 1e3,
+        texts.len(),
+        bytes / texts.len()
+    );
 }
 
 /// Prints queries a second, and the share of the truth that was found.

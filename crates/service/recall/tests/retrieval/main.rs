@@ -53,6 +53,7 @@ async fn memory_finds_more_than_a_plain_search() {
         let recall = scores.of(ways::MEMORY).recall();
         assert!(recall > scores.of("plain BM25").recall() + OVER_PLAIN_MIN, "{table}");
         assert!(recall > found_min, "{table}");
+        assert!(recall >= scores.of(ways::WORDS).recall(), "vectors cost what words find: {table}");
         assert!(scores.of_category("foreign", ways::MEMORY).abstention() > ABSTAINED_MIN, "{table}");
     }
 }
