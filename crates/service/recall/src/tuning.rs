@@ -35,7 +35,7 @@ pub(super) const COVERED_MIN: f32 = 0.2;
 pub(super) const COSINE_NEAR: f32 = 0.3;
 /// Least cosine of a hit if words find little, for one text and for each e times as many: of many texts some are near by
 /// chance.
-pub(super) const COSINE_MIN: f32 = 0.32;
-pub(super) const COSINE_MORE: f32 = 0.04;
+pub(super) const COSINE_MIN: f32 = 0.3;
+pub(super) const COSINE_MORE: f32 = 0.05;
 /// Least share of the best score that every hit must have.
 pub(super) const SHARE_OF_BEST_MIN: f32 = 0.05;

@@ -143,7 +143,8 @@ async fn vectors_are_those_of_the_reference() {
     let embedder = LocalEmbedder::open(older.path()).unwrap();
     let long = ["a ".repeat(1_000_000) + "base", "a".to_owned()];
     let vectors = embedder.embed(&long, EmbedFor::Passage).await.unwrap();
-    assert_eq!(vectors[0], vectors[1], "a text is read as far as the table reads");
+    let is_near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-4;
+    assert!(vectors[0].iter().zip(&vectors[1]).all(is_near), "a text is read as far as the table reads");
 }
 
 #[test]
