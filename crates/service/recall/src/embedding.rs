@@ -347,12 +347,7 @@ fn delete_set(file: &MemoryFile, number: u32) -> Result<(), Trouble> {
 }
 
 /// Loads a set's vectors from the table.
-fn load(
-    open: &Opened,
-    transaction: &ReadTransaction,
-    number: Option<u32>,
-    graph_from: usize,
-) -> Result<Set, Trouble> {
+fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>, graph_from: usize) -> Result<Set, Trouble> {
     let end = open.columns.next_doc();
     let Some(of) = number else { return Ok(Set { number, embedded_to: 0, lane: Arc::default() }) };
     let table = transaction.open_table(tables::VECTORS)?;

@@ -107,7 +107,9 @@ impl Core {
         vector: Option<&[f32]>,
     ) -> Result<(Vec<SearchHit>, bool), Trouble> {
         let is_behind = self.is_behind()?;
-        Ok((self.read(|open| best(open, request, terms, vector))?, is_behind))
+        let is_table = self.embedder.as_ref().is_some_and(|embedder| embedder.is_table());
+        let weight = if is_table { 0.0 } else { tuning::VECTOR_WEIGHT };
+        Ok((self.read(|open| best(open, request, terms, vector, weight))?, is_behind))
     }
 
     /// Returns the text before each hit in its session, else the one after it.
@@ -131,6 +133,7 @@ fn best(
     request: &SearchMemory,
     terms: &Terms,
     vector: Option<&[f32]>,
+    weight: f32,
 ) -> Result<Vec<SearchHit>, Trouble> {
     let columns = &open.columns;
     let Some(filter) = Filter::of(columns, request) else { return Ok(Vec::new()) };
@@ -138,13 +141,15 @@ fn best(
     let scores = lexical::score(open, terms)?;
     let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
     let found = candidates(columns, &filter, &scores, &cosines);
-    let mut ranked = rank(columns, found.clone(), &request.query, limit);
+    let counts = |it: &&Candidate| weight > 0.0 || it.words > 0.0 || it.alike > 0.0;
+    let counting = found.iter().filter(counts).copied().collect();
+    let mut ranked = rank(columns, counting, weight, &request.query, limit);
     // If words find little, meaning alone decides.
     if !ranked.iter().any(|it| scores.covered(columns, it.doc) >= tuning::COVERED_MIN) {
         let least = least_cosine(open);
         let near = found.into_iter().filter(|it| it.cosine >= least);
         let near = near.map(|it| Candidate { words: 0.0, alike: 0.0, ..it });
-        ranked = rank(columns, near.collect(), &request.query, limit);
+        ranked = rank(columns, near.collect(), tuning::VECTOR_WEIGHT, &request.query, limit);
     }
     let best = ranked.first().map_or(0.0, |best| best.score);
     ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
@@ -152,8 +157,8 @@ fn best(
 }
 
 /// Ranks texts, and returns the best, best first.
-fn rank(columns: &Columns, mut found: Vec<Candidate>, query: &str, limit: usize) -> Vec<Candidate> {
-    fuse(&mut found);
+fn rank(columns: &Columns, mut found: Vec<Candidate>, weight: f32, query: &str, limit: usize) -> Vec<Candidate> {
+    fuse(&mut found, weight);
     add_sessions(columns, &mut found);
     weigh(columns, &mut found, query);
     distinct(columns, found, limit)
@@ -181,15 +186,15 @@ fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f3
         let cosine = cosines.get(doc as usize).copied().unwrap_or(0.0).max(0.0);
         Candidate { doc, words, alike, cosine, score: 0.0 }
     });
-    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > tuning::COSINE_NEAR).collect()
+    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > 0.0).collect()
 }
 
-/// Scores each candidate by the best of each lane.
-fn fuse(candidates: &mut [Candidate]) {
+/// Scores each candidate by the best of each lane; vectors count as much as their weight.
+fn fuse(candidates: &mut [Candidate], weight: f32) {
     let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
     let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score = share(it.words + it.alike, words) + tuning::VECTOR_WEIGHT * share(it.cosine, cosine);
+        it.score = share(it.words + it.alike, words) + weight * share(it.cosine, cosine);
     }
 }
 

@@ -283,7 +283,7 @@ impl MemoryStore for HnswMemoryStore {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.change(move |core| core.add(intakes)).await?;
-        if self.core.embedder.as_ref().is_some_and(|embedder| embedder.is_instant()) {
+        if self.core.embedder.as_ref().is_some_and(|embedder| embedder.is_table()) {
             // A failure is the worker's to report, which tries again.
             while let Ok(Step::Embedded(..)) = self.worker().step().await {}
         }

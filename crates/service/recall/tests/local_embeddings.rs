@@ -208,7 +208,8 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     let flat = |list: &mut Map<String, Value>| list["embeddings"]["shape"] = json!([3072]);
     refused(Copied::new().listing(flat), &["no table `embeddings`"]);
     let narrow = |list: &mut Map<String, Value>| {
-        let numbers = list["embeddings"]["shape"][0].as_u64().unwrap() * list["embeddings"]["shape"][1].as_u64().unwrap();
+        let numbers =
+            list["embeddings"]["shape"][0].as_u64().unwrap() * list["embeddings"]["shape"][1].as_u64().unwrap();
         list["embeddings"]["shape"] = json!([numbers / 32, 32]);
     };
     refused(Copied::new().listing(narrow), &["more pieces"]);

@@ -144,8 +144,9 @@ pub trait Embedder: Send + Sync {
     /// Returns name and version. Vectors of another one are recomputed.
     fn id(&self) -> String;
 
-    /// Returns true if a vector takes microseconds: texts then have theirs once they are added.
-    fn is_instant(&self) -> bool {
+    /// Returns true for a table of words' vectors: texts have theirs once they are added, and they count only where words
+    /// find little.
+    fn is_table(&self) -> bool {
         false
     }
 

@@ -83,7 +83,8 @@ pub(crate) fn run(args: &[String]) {
 /// Opens the model that is named.
 fn model(args: &[String]) -> Option<Arc<dyn Embedder>> {
     if let Some(url) = option(args, "--endpoint") {
-        let options = EndpointOptions { base_url: url.to_owned(), ..EndpointOptions::default() };
+        let (base_url, model) = (url.to_owned(), "the only one".to_owned());
+        let options = EndpointOptions { base_url, model, ..EndpointOptions::default() };
         return Some(Arc::new(EndpointEmbedder::new(options, World::system()).unwrap()));
     }
     option(args, "--model").map(|dir| Arc::new(LocalEmbedder::open(Path::new(dir)).unwrap()) as Arc<dyn Embedder>)

@@ -41,7 +41,8 @@ const VOCABULARY: usize = 60_000;
 /// Measures each part in a fresh process, with the built-in vectors and by words alone in turns.
 pub(crate) fn run(args: &[String]) {
     let messages = option(args, "--messages").unwrap_or("100000");
-    let ways = ["words alone", "with vectors"].map(|way| (way, tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()));
+    let ways =
+        ["words alone", "with vectors"].map(|way| (way, tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()));
     for role in ["add", "search", "forget"] {
         for (way, dir) in &ways {
             println!("\nspeed: {messages} messages, {way}");

@@ -40,7 +40,7 @@ impl Embedder for BuiltinEmbedder {
         format!("builtin-{:08x}", crc32c::crc32c(BYTES))
     }
 
-    fn is_instant(&self) -> bool {
+    fn is_table(&self) -> bool {
         true
     }
 

@@ -71,7 +71,7 @@ impl Embedder for LocalEmbedder {
         self.read().map_or_else(|_| "local-unreadable".to_owned(), |(_, hash)| format!("local-{hash}"))
     }
 
-    fn is_instant(&self) -> bool {
+    fn is_table(&self) -> bool {
         true
     }
 

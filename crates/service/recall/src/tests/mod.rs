@@ -66,11 +66,7 @@ pub(super) fn query(text: &str) -> SearchMemory {
 }
 
 /// Makes a store that builds a graph of few vectors.
-pub(super) fn memory(
-    dir: Option<&Path>,
-    embedder: Option<Arc<dyn Embedder>>,
-    records_intake: bool,
-) -> HnswMemoryStore {
+pub(super) fn memory(dir: Option<&Path>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> HnswMemoryStore {
     HnswMemoryStore::new(dir, MemoryOptions { embedder, graph_from: 301, records_intake, ..MemoryOptions::default() })
 }
 
