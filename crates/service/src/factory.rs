@@ -19,7 +19,7 @@ use crate::{
     engine::{Derived, Engine},
     memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
-    options::{EmbedderChoice, EngineOptions, MemoryConfig},
+    options::{EmbedderChoice, EngineOptions, GRAPH_FROM_MIN, MemoryConfig},
     redact::Secrets,
     runtime::{
         pin_fact::{PinFact, PinsInWorkspaces},
@@ -235,6 +235,10 @@ impl AgentBuildConfig {
             let (key, message) = ("memory.scope_label".to_owned(), "it is empty; name a label".to_owned());
             return Err(SessionError::ConfigInvalid { key, message });
         }
+        if self.options.memory.graph_from < GRAPH_FROM_MIN {
+            let message = format!("write a number of vectors from {GRAPH_FROM_MIN} on; a graph of fewer is of no use");
+            return Err(SessionError::ConfigInvalid { key: "memory.graph_from".to_owned(), message });
+        }
         if !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&self.options.tools.client_timeout_ms) {
             let message = format!("write milliseconds from 1 to {CLIENT_TIMEOUT_MS_MAX}, which is 30 days");
             return Err(SessionError::ConfigInvalid { key: "tools.client_timeout_ms".to_owned(), message });
@@ -339,11 +343,13 @@ fn open(
         (None, EmbedderChoice::Endpoint) => {
             Some(recall::endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
         }
+        (None, EmbedderChoice::Builtin) => recall::builtin_embedder(),
         (None, EmbedderChoice::Local) => Some(recall::local_embedder(&config.local)?),
-        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
+        (embedder, _) => embedder,
     };
     // Without a journal that outlives the process, memory itself records what it takes in.
-    let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
+    let records_intake = !is_stored && data_dir.is_some();
+    let options = MemoryOptions { embedder, graph_from: config.graph_from, records_intake, ..options };
     Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))
 }
 

@@ -82,9 +82,9 @@ impl Core {
         let sets = self.read(|open| {
             let transaction = open.file.read()?;
             let numbers = numbers(&transaction, Some(&id))?;
-            let searched = load(open, &transaction, numbers.first().copied())?;
+            let searched = load(open, &transaction, numbers.first().copied(), self.graph_from)?;
             let next = numbers.last().copied().filter(|_| numbers.len() > 1);
-            let next = next.map(|number| load(open, &transaction, Some(number))).transpose()?;
+            let next = next.map(|number| load(open, &transaction, Some(number), self.graph_from)).transpose()?;
             Ok(Sets { searched, next })
         })?;
         self.change(&file, |open| {
@@ -232,7 +232,7 @@ impl Core {
             // One at a time, so that searches run in between.
             let mut lane = lane.write().unwrap_or_else(PoisonError::into_inner);
             match made.get(&text) {
-                Some(code) => put(&mut lane, doc, text, code),
+                Some(code) => put(&mut lane, self.graph_from, doc, text, code),
                 None => drop(lane.as_mut().map(|lane| lane.share(doc, text))),
             }
         }
@@ -347,7 +347,7 @@ fn delete_set(file: &MemoryFile, number: u32) -> Result<(), Trouble> {
 }
 
 /// Loads a set's vectors from the table.
-fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>) -> Result<Set, Trouble> {
+fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>, graph_from: usize) -> Result<Set, Trouble> {
     let end = open.columns.next_doc();
     let Some(of) = number else { return Ok(Set { number, embedded_to: 0, lane: Arc::default() }) };
     let table = transaction.open_table(tables::VECTORS)?;
@@ -357,7 +357,7 @@ fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>) -> Re
             continue;
         }
         match table.get((of, row.text))? {
-            Some(code) => put(&mut lane, doc, row.text, &decode_code(code.value())),
+            Some(code) => put(&mut lane, graph_from, doc, row.text, &decode_code(code.value())),
             None => embedded_to = embedded_to.min(doc),
         }
     }
@@ -409,11 +409,11 @@ fn without_names(question: &str, is_often_said: impl Fn(&str) -> Result<bool, Tr
     Ok(if kept.len() > 1 { kept.join(" ") } else { question.to_owned() })
 }
 
-fn put(lane: &mut Option<VectorLane>, doc: u32, text: u64, code: &[i16]) {
+fn put(lane: &mut Option<VectorLane>, graph_from: usize, doc: u32, text: u64, code: &[i16]) {
     if code.is_empty() {
         return;
     }
-    let lane = lane.get_or_insert_with(|| VectorLane::new(code.len()));
+    let lane = lane.get_or_insert_with(|| VectorLane::new(code.len(), graph_from));
     if let Err(error) = lane.insert_code(doc, text, code) {
         tracing::debug!(%error, doc, "a text is found by its words alone");
     }

@@ -33,7 +33,12 @@ pub(crate) fn endpoint_embedder(
     Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt })
 }
 
-/// Makes the embedder of a local model, which this build cannot.
+/// Makes the built-in embedder, which this build lacks.
+pub(crate) const fn builtin_embedder() -> Option<Arc<dyn Embedder>> {
+    None
+}
+
+/// Makes the embedder of a local table, which this build cannot.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
