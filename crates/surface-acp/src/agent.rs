@@ -34,7 +34,7 @@ use crate::{
     AcpOptions, error,
     prompt::prompt,
     settings::Settings,
-    turn::Watcher,
+    stream::Watcher,
     updates::{Shows, Updates, folder},
     wire::Peer,
 };

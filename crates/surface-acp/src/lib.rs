@@ -1,6 +1,6 @@
 //! meerkat over the Agent Client Protocol (ACP), version 1: editors as its clients, over newline-delimited stdio.
 //!
-//! In reading order: `agent` has the methods, `prompt` reads a prompt's blocks, `turn` carries a turn to its end,
+//! In reading order: `agent` has the methods, `prompt` reads a prompt's blocks, `stream` carries a turn to its end,
 //! `updates` makes what a client is shown of our events, `permissions` asks its user about calls, `settings` has the
 //! option of a session, `wire` is the framing, `error` the one place where a code becomes an error of the protocol.
 //!
@@ -39,7 +39,7 @@ mod error;
 mod permissions;
 mod prompt;
 mod settings;
-mod turn;
+mod stream;
 mod updates;
 mod wire;
 

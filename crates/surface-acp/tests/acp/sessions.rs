@@ -29,7 +29,7 @@ async fn a_session_is_loaded_as_it_was_shown() {
     // The last answer is too long for an event.
     let scripts = ["@think Hm. @say One.", "@say Calls. @call none {} @say Two.", "@long 300000"];
     let (session, shown) = {
-        let agent = AgentBuildConfig::new().store(folder.path()).build().unwrap();
+        let agent = AgentBuildConfig::new().store(folder.path().to_owned()).build().unwrap();
         let (mut client, session) = Client::begun(&agent).await;
         for script in scripts {
             client.ends("session/prompt", prompt(&session, script)).await;
@@ -40,7 +40,7 @@ async fn a_session_is_loaded_as_it_was_shown() {
         agent.service().shut_down(0).await;
         (session, shown)
     };
-    let agent = AgentBuildConfig::new().store(folder.path()).build().unwrap();
+    let agent = AgentBuildConfig::new().store(folder.path().to_owned()).build().unwrap();
     let mut client = Client::of(&agent);
     client.ends("session/load", json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] })).await;
     let (prompts, rest): (Vec<_>, Vec<_>) =

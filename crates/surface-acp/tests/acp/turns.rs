@@ -86,7 +86,7 @@ async fn a_call_runs_as_the_client_answers() {
 #[tokio::test]
 async fn a_client_that_cannot_ask_refuses() {
     let (mut client, session) = Client::begun(&agent()).await;
-    let id = client.prompt(&session, "@call hold {} @say @echo last_result").await;
+    let id = client.prompt(&session, "@call hold {} @echo last_result").await;
     let asked = client.asked("session/request_permission").await;
     let error = json!({ "code": -32601, "message": "Method not found" });
     client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }).to_string()).await;
