@@ -33,7 +33,7 @@ impl Editor {
     }
 
     /// Reads up to a message, and keeps the updates before it.
-    fn until(&mut self, what: impl Fn(&Value) -> bool) -> Value {
+    fn read_to(&mut self, what: impl Fn(&Value) -> bool) -> Value {
         loop {
             let message: Value = serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap();
             if what(&message) {
@@ -51,7 +51,7 @@ impl Editor {
 
     fn ends(&mut self, method: &str, params: Value) -> Value {
         self.ask(method, params);
-        let answer = self.until(|message| message["id"] == method);
+        let answer = self.read_to(|message| message["id"] == method);
         assert!(answer.get("error").is_none(), "{answer}");
         answer["result"].clone()
     }
@@ -97,7 +97,7 @@ fn a_killed_process_leaves_all_that_was_shown_and_the_call_that_waits() {
     let call = r#"@say Next. @call write {"path":"k.txt","content":"kept"} @say Done."#;
     editor.ask("session/prompt", prompt(&session, call));
     let is_question = |message: &Value| message["method"] == "session/request_permission";
-    let asked = editor.until(is_question);
+    let asked = editor.read_to(is_question);
     editor.child.kill().unwrap();
     editor.child.wait().unwrap();
     let seen = editor.seen();
@@ -105,12 +105,12 @@ fn a_killed_process_leaves_all_that_was_shown_and_the_call_that_waits() {
     let mut editor = Editor::start(dir.path());
     editor.ends("session/load", json!({ "sessionId": session, "cwd": work, "mcpServers": [] }));
     assert_eq!(editor.seen(), seen);
-    let again = editor.until(is_question);
+    let again = editor.read_to(is_question);
     assert_eq!(again["params"]["toolCall"]["toolCallId"], asked["params"]["toolCall"]["toolCallId"]);
     assert!(!work.join("k.txt").exists());
     let result = json!({ "outcome": { "outcome": "selected", "optionId": "once" } });
     editor.send(&json!({ "jsonrpc": "2.0", "id": again["id"], "result": result }));
-    editor.until(|message| {
+    editor.read_to(|message| {
         message["params"]["update"]["content"]["text"].as_str().is_some_and(|text| text.contains("Done"))
     });
     assert_eq!(fs::read_to_string(work.join("k.txt")).unwrap(), "kept");
