@@ -1,0 +1,112 @@
+//! Turns: their texts, their calls and their ends.
+
+use meerkat_service::{
+    SessionId,
+    service::{DecideApproval, Decision},
+};
+use serde_json::{Value, json};
+
+use super::{Client, agent, prompt, texts};
+
+#[tokio::test]
+async fn a_turn_is_shown_as_it_comes_and_each_byte_once() {
+    let (mut client, session) = Client::begun(&agent()).await;
+    let id = client.prompt(&session, "@chunks 1 @think Hm, so. @say Hello there. @say And more.").await;
+    let ended = client.answer(id).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+    let updates = client.updates();
+    assert_eq!(texts(&updates, "agent_thought_chunk"), "Hm, so.");
+    assert_eq!(texts(&updates, "agent_message_chunk"), "Hello there.And more.");
+    assert_eq!(texts(&updates, "user_message_chunk"), "");
+    let usage = updates.iter().find(|update| update["sessionUpdate"] == "usage_update").unwrap();
+    assert!(usage["used"].as_u64().unwrap() < usage["size"].as_u64().unwrap(), "{usage}");
+}
+
+#[tokio::test]
+async fn each_end_has_its_reason() {
+    let (mut client, session) = Client::begun(&agent()).await;
+    for (script, reason) in [
+        ("@say A", "end_turn"),
+        ("@say A @stop max_tokens", "max_tokens"),
+        ("@say A @stop refusal", "refusal"),
+        ("@say A @stop content_filter", "refusal"),
+    ] {
+        let ended = client.ends("session/prompt", prompt(&session, script)).await;
+        assert_eq!(ended["stopReason"], reason, "{script}");
+    }
+    let id = client.prompt(&session, "@fail unauthorized").await;
+    let failed = client.answer(id).await;
+    assert_eq!(failed["error"]["data"]["code"], "MODEL_UNAUTHORIZED", "{failed}");
+}
+
+/// The cancellation is in the same write as the prompt, so no time passes between them.
+#[tokio::test]
+async fn a_prompt_is_cancelled_even_before_it_has_begun() {
+    let (mut client, session) = Client::begun(&agent()).await;
+    let request = json!({ "jsonrpc": "2.0", "id": "p", "method": "session/prompt", "params": prompt(&session, "@say Wait @stall") });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    client.write(&format!("{request}\n{cancel}")).await;
+    loop {
+        let message = client.read().await;
+        if message["id"] == "p" {
+            assert_eq!(message["result"]["stopReason"], "cancelled", "{message}");
+            break;
+        }
+    }
+}
+
+async fn answered(client: &mut Client, asked: &Value, option: &str) {
+    let result = json!({ "outcome": { "outcome": "selected", "optionId": option } });
+    client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
+}
+
+#[tokio::test]
+async fn a_call_runs_as_the_client_answers() {
+    let (mut client, session) = Client::begun(&agent()).await;
+    for (option, status, said) in [("once", "completed", "held"), ("reject", "failed", "")] {
+        let id = client.prompt(&session, "@call hold {} @say Done.").await;
+        let asked = client.asked("session/request_permission").await;
+        let params = &asked["params"];
+        assert_eq!(params["sessionId"], session.as_str(), "{asked}");
+        assert!(params["toolCall"]["content"].to_string().contains("It holds."), "{asked}");
+        let kinds: Vec<_> = params["options"].as_array().unwrap().iter().map(|option| &option["optionId"]).collect();
+        // Without a rule a call can be allowed once only.
+        assert_eq!(kinds, ["once", "reject"], "{asked}");
+        answered(&mut client, &asked, option).await;
+        let ended = client.answer(id).await;
+        assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+        let updates = client.updates();
+        let last = updates.iter().rfind(|update| update["sessionUpdate"] == "tool_call_update").unwrap();
+        assert_eq!(last["status"], status, "{last}");
+        assert!(last["content"].to_string().contains(said), "{last}");
+    }
+}
+
+/// A client whose editor cannot ask refuses, so that no turn waits for nothing.
+#[tokio::test]
+async fn a_client_that_cannot_ask_refuses() {
+    let (mut client, session) = Client::begun(&agent()).await;
+    let id = client.prompt(&session, "@call hold {} @echo last_result").await;
+    let asked = client.asked("session/request_permission").await;
+    let error = json!({ "code": -32601, "message": "Method not found" });
+    client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }).to_string()).await;
+    let ended = client.answer(id).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+    assert!(texts(&client.updates(), "agent_message_chunk").contains("the editor cannot ask its user"));
+}
+
+#[tokio::test]
+async fn a_question_that_is_decided_elsewhere_is_withdrawn() {
+    let agent = agent();
+    let (mut client, session) = Client::begun(&agent).await;
+    let id = client.prompt(&session, "@call hold {} @say Done.").await;
+    let asked = client.asked("session/request_permission").await;
+    let session_id: SessionId = session.parse().unwrap();
+    let call_id = asked["params"]["toolCall"]["toolCallId"].as_str().unwrap();
+    let decided = DecideApproval::new(session_id, call_id, Decision::Approve);
+    agent.service().decide_approval(decided).await.unwrap();
+    let withdrawn = client.asked("$/cancel_request").await;
+    assert_eq!(withdrawn["params"]["requestId"], asked["id"], "{withdrawn}");
+    let ended = client.answer(id).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+}
