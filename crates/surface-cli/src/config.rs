@@ -377,7 +377,7 @@ impl Config {
     }
 
     /// Returns true if any layer but the built-in one sets up compaction.
-    fn asks_for_compaction(&self) -> bool {
+    pub(crate) fn asks_for_compaction(&self) -> bool {
         let value = self.figment.find_value("compaction").ok();
         let keys = value.iter().filter_map(Value::as_dict).flat_map(Dict::values);
         keys.map(|key| origin(self.figment.get_metadata(key.tag()))).any(|origin| origin != BUILT_IN_ORIGIN)
