@@ -36,8 +36,8 @@ pub struct Row {
     pub features: Vec<String>,
     /// The answer of `capabilities`, without version and name.
     pub capabilities: Map<String, Value>,
-    /// Whether its programs are made and driven. In place of one that is not, the SDK of the default build plays the
-    /// scenarios, as a program that sets no store. So it must have everything else.
+    /// Whether its programs are made and driven. The scenarios of one that is not are played over the SDK of the default
+    /// build, by a program that sets no store; so such a row lacks `session-store`, and nothing else.
     #[serde(default = "driven")]
     pub driven: bool,
 }
@@ -64,6 +64,17 @@ pub fn all() -> Result<Vec<Build>, String> {
     let text = std::fs::read_to_string(&path).map_err(|error| format!("config/builds.toml: {error}"))?;
     let rows: BTreeMap<String, Row> =
         toml_edit::de::from_str(&text).map_err(|error| format!("config/builds.toml: {error}"))?;
+    let is_default_without_store = |row: &Row| {
+        let has = |feature: &str| row.features.iter().any(|name| name == feature);
+        Capability::ALL
+            .into_iter()
+            .all(|capability| has(feature(capability)) == (capability != Capability::SessionStore))
+    };
+    if let Some((name, _)) = rows.iter().find(|(_, row)| !row.driven && !is_default_without_store(row)) {
+        return Err(format!(
+            "config/builds.toml: {name} is not driven, so it must lack session-store and nothing else"
+        ));
+    }
     Ok(rows
         .into_iter()
         .map(|(name, row)| Build { name, row, made: OnceLock::new(), is_told: AtomicBool::new(false) })

@@ -32,9 +32,9 @@ pub fn switched_off(capability: &str) -> Result<Refusal, String> {
     because(capability, switch, "configured")
 }
 
-/// The refusal for a store that a Rust program has not set.
-pub fn unset(capability: &str) -> Result<Refusal, String> {
-    because(capability, "AgentBuildConfig has no store; set one with `.store(…)`", "not_set")
+/// The refusal for the store of sessions, which a Rust program has not set.
+pub fn unset() -> Result<Refusal, String> {
+    because("session-store", "AgentBuildConfig has no store; set one with `.store(…)`", "not_set")
 }
 
 /// The refusal for a capability that is absent for another reason than the build.

@@ -1556,6 +1556,7 @@ class CapabilitiesView(TypedDict):
     build: str
     keeps_rules: bool
     memory_store: bool
+    not_set: NotRequired[list[str]]
     session_compaction: bool
     session_store: bool
     version: str

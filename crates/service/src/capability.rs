@@ -81,19 +81,29 @@ impl Capabilities {
         }
     }
 
-    /// Restores the capabilities of another process from its view, which does not say why the service has no store or no
-    /// memory that its build could have.
+    /// Restores the capabilities of another process from its view.
     #[must_use]
     pub fn of_view(view: &CapabilitiesView) -> Self {
-        let presence = |is_there, builds: &[&str]| match (is_there, builds.contains(&view.build.as_str())) {
-            (true, _) => Presence::Present,
-            (false, true) => Presence::Absent(Absence::SwitchedOff),
-            (false, false) => Presence::Absent(Absence::NotBuilt),
+        let presence = |is_there, capability, builds: &[&str]| {
+            if is_there {
+                return Presence::Present;
+            }
+            Presence::Absent(if !builds.contains(&view.build.as_str()) {
+                Absence::NotBuilt
+            } else if view.not_set.iter().any(|name| name == name_of(capability)) {
+                Absence::NotSet
+            } else {
+                Absence::SwitchedOff
+            })
         };
         Self {
-            session_store: presence(view.session_store, &["B", "E", "F", "BD"]),
-            memory_store: presence(view.memory_store, &["C", "E", "F", "CD"]),
-            session_compaction: presence(view.session_compaction, &["D", "F", "BD", "CD"]),
+            session_store: presence(view.session_store, Capability::SessionStore, &["B", "E", "F", "BD"]),
+            memory_store: presence(view.memory_store, Capability::MemoryStore, &["C", "E", "F", "CD"]),
+            session_compaction: presence(
+                view.session_compaction,
+                Capability::SessionCompaction,
+                &["D", "F", "BD", "CD"],
+            ),
             keeps_rules: view.keeps_rules,
         }
     }
@@ -112,7 +122,8 @@ impl Capabilities {
     }
 
     /// Checks that the capability is present that an operation needs. Every surface asks this before it looks at anything
-    /// else of a request.
+    /// else of a request. A compaction that a request asks for is another matter: it is checked when the request is
+    /// decoded.
     ///
     /// # Errors
     /// The capability's code if it is not.
@@ -147,7 +158,21 @@ impl Capabilities {
             memory_store: has(Capability::MemoryStore),
             session_compaction: has(Capability::SessionCompaction),
             keeps_rules: self.keeps_rules,
+            not_set: Capability::ALL
+                .into_iter()
+                .filter(|capability| self.presence(*capability) == Presence::Absent(Absence::NotSet))
+                .map(|capability| name_of(capability).to_owned())
+                .collect(),
         }
+    }
+}
+
+/// The field of a capability in the answer of `capabilities`.
+const fn name_of(capability: Capability) -> &'static str {
+    match capability {
+        Capability::SessionStore => "session_store",
+        Capability::MemoryStore => "memory_store",
+        Capability::SessionCompaction => "session_compaction",
     }
 }
 
@@ -167,6 +192,9 @@ pub struct CapabilitiesView {
     /// Whether an approval with the scope `always` is accepted (`tools.remember`).
     #[serde(default)]
     pub keeps_rules: bool,
+    /// Of the absent ones, those that the build has and a Rust program has set none of: `session_store`, `memory_store`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_set: Vec<String>,
 }
 
 #[cfg(test)]
@@ -209,13 +237,24 @@ mod tests {
         );
     }
 
+    /// In every build there may be, whatever is switched off or not set in it.
     #[test]
     fn a_view_says_all_of_it() {
-        let all = Capabilities::compiled();
-        let off = Absence::SwitchedOff;
-        let views = [all, all.without_store(off), all.without_memory(off), all.without_store(off).without_memory(off)];
-        for own in views.into_iter().chain([all.with_kept_rules(true)]) {
-            assert_eq!(Capabilities::of_view(&own.view()), own);
+        let (off, not_set) = (Presence::Absent(Absence::SwitchedOff), Presence::Absent(Absence::NotSet));
+        let any = [Presence::Present, Presence::Absent(Absence::NotBuilt), off, not_set];
+        let mut builds = std::collections::BTreeSet::new();
+        for session_store in any {
+            for memory_store in any {
+                for session_compaction in any.into_iter().take(2) {
+                    for keeps_rules in [false, true] {
+                        let own = Capabilities { session_store, memory_store, session_compaction, keeps_rules };
+                        let view = own.view();
+                        assert_eq!(Capabilities::of_view(&view), own, "{view:?}");
+                        builds.insert(view.build);
+                    }
+                }
+            }
         }
+        assert_eq!(builds.into_iter().collect::<Vec<_>>(), ["A", "B", "BD", "C", "CD", "D", "E", "F"]);
     }
 }

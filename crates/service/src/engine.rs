@@ -16,7 +16,7 @@ use crate::{
     follow::live::LiveHub,
     ids::{Seq, SessionId},
     service::SessionSummary,
-    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, SessionStoreError, StoreError},
+    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
     upkeep::journal_compaction::Schedule,
 };
 
@@ -197,9 +197,7 @@ impl Observer for Derived {
             return Ok(());
         }
         self.readers.delete_session(session_id);
-        if let Err(error) = ports.snapshots.delete(&session_id).await
-            && !matches!(error, SessionStoreError::NotFound(_))
-        {
+        if let Err(error) = ports.snapshots.delete(&session_id).await {
             tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is rebuilt");
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::{
         pin_fact::{PinFact, PinsInWorkspaces},
         read_blob::ReadBlob,
         recall::Recall,
-        services::{EphemeralSessionService, persistent},
+        services::Serving,
         sessions::Sessions,
         validate,
     },
@@ -199,6 +199,11 @@ impl AgentBuildConfig {
     /// # Errors
     /// If a tool is not allowed, or the data directory cannot be opened.
     pub fn build(self) -> Result<Agent, SessionError> {
+        Ok(Agent { service: self.serving()?.into_service() })
+    }
+
+    /// Builds the service, and says which of the two it is.
+    fn serving(self) -> Result<Serving, SessionError> {
         let mut capabilities = Capabilities::compiled();
         let store_dir = self.store.clone().filter(|_| self.stores.is_none() && self.is_store_enabled != Some(false));
         let data_dir = store_dir.clone();
@@ -317,11 +322,7 @@ impl AgentBuildConfig {
         let sessions = Sessions::new(engine);
         pin_fact.serve(&sessions);
         recall.iter().for_each(|recall| recall.serve(&sessions));
-        let service = match is_stored {
-            true => persistent(sessions)?,
-            false => Arc::new(EphemeralSessionService::new(sessions)),
-        };
-        Ok(Agent { service })
+        Ok(Serving::of(sessions))
     }
 }
 
@@ -380,5 +381,30 @@ impl Agent {
     /// As `start_turn` of the service.
     pub async fn turn(&self, session: &SessionCreated, prompt: impl Into<Prompt>) -> Result<TurnResult, SessionError> {
         self.service.start_turn(StartTurn::new(session.session_id, prompt)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_without_a_store_are_served_in_memory() {
+        let folder = meerkat_testkit::folder();
+        let off = AgentBuildConfig::new().store(folder.path().join("data")).ephemeral();
+        for config in [AgentBuildConfig::new(), off] {
+            assert!(matches!(config.serving().unwrap(), Serving::Ephemeral(_)));
+        }
+    }
+
+    #[cfg(feature = "session-store")]
+    #[tokio::test]
+    async fn stored_sessions_have_the_service_of_stored_ones() {
+        let folder = meerkat_testkit::folder();
+        let (mine, own) = (folder.path().join("mine"), folder.path().join("own"));
+        let stores = open_stores(&own).unwrap();
+        for config in [AgentBuildConfig::new().store(mine), AgentBuildConfig::new().stores(stores)] {
+            assert!(matches!(config.serving().unwrap(), Serving::Persistent(_)));
+        }
     }
 }

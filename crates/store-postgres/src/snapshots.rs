@@ -37,7 +37,7 @@ impl PostgresSnapshots {
 impl SessionStore for PostgresSnapshots {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
         let id = session.id;
-        let previous = load::previous(self.stored(&id).await?.as_deref())?;
+        let previous = load::previous(id, self.stored(&id).await?.as_deref())?;
         append_only_save_guard(session, previous.as_ref())?;
         let bytes = load::encode(session)?;
         let sql = "INSERT INTO meerkat.snapshots (session, data) VALUES ($1, $2) \

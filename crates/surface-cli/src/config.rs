@@ -377,7 +377,7 @@ impl Config {
     }
 
     /// Returns true if any layer but the built-in one sets up compaction, and none switches it off.
-    fn asks_for_compaction(&self) -> bool {
+    pub(crate) fn asks_for_compaction(&self) -> bool {
         if !self.values.compaction.enabled {
             return false;
         }

@@ -1,6 +1,7 @@
 //! Performs the requests of operations, on every transport.
 
 use std::{
+    future::ready,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -156,10 +157,11 @@ impl Rpc {
         rooms: Option<Rooms>,
     ) -> Result<Vec<u8>, SessionError> {
         // A command reads the answers of its turns without a store too.
-        if operation != Operation::Blob || !self.options.is_for_commands {
-            self.service.capabilities().admit(operation)?;
+        let is_for_all = operation == Operation::Blob && self.options.is_for_commands;
+        let admitted = if is_for_all { Ok(()) } else { self.service.capabilities().admit(operation) };
+        if let Err(refusal) = admitted.and_then(|()| wire::by_name(&params)) {
+            return in_span("rpc", operation, &params, ready(Err(refusal))).await;
         }
-        wire::by_name(&params)?;
         if operation.effect() == OperationEffect::Reads {
             let read = async {
                 let Some(rooms) = rooms else { return self.call(operation, &params).await };

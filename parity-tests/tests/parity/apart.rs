@@ -5,7 +5,7 @@ use meerkat_parity_tests::{
     Driver, Lines, Pending, Place,
     builds::{Build, feature},
     contract::contract,
-    drivers::{Make, SURFACES, TRANSPORTS, meerkat_for_people, output},
+    drivers::{Make, SURFACES, TRANSPORTS, meerkat_for_people, output_of_open},
     expect::{UNKNOWN_SESSION, absence},
     run::{POLL_MS, patient, trial},
     scenario::Scenario,
@@ -53,7 +53,9 @@ const WRONG: [(&str, &str); 3] = [
          sessions delete foo|sessions delete foo --yes|sessions fork foo|sessions files foo|\
          sessions restore-files foo --turn 0|sessions export foo -o no/such|sessions export -o x.tar|\
          sessions import no.tar|sessions create --history no.json|sessions list --limit 0|call session/read|\
-         call session/read -|call session/import @no.json|call store/diagnose misspelt=x",
+         call session/read -|call session/import @no.json|call store/diagnose misspelt=x|\
+         run --session last -|run --session last --output-schema no.json x|run --session abcdef --output-schema - x|\
+         store copy no/such x|store nodes",
     ),
     (
         "memory-store",
@@ -62,21 +64,31 @@ const WRONG: [(&str, &str); 3] = [
     (
         "session-compaction",
         "compact foo|compact foo --preview|compact foo --undo 1|run --compact-threshold 5 -|\
+         chat --compact-threshold 5 --history no.json|\
          run --session foo --compact-keep-turns 2 -i no.png x|call session/compact @no.json",
     ),
 ];
+
+/// A setting of compaction refuses these, though they have no flag of it.
+const CONFIGURED: &str = "run -|run --output-schema no.json x|run --history no.json x|chat --history no.json";
 
 /// The command line says the very text of the missing capability, and looks at nothing else.
 fn capability_first(build: &Build) -> Result<(), String> {
     let folder = folder();
     let (binaries, folder) = (build.binaries()?, folder.path().to_owned());
     let place = Place { binaries, folder, config: Map::new(), is_plain: false, database: None };
-    for (capability, lines) in WRONG {
+    let configured = [("session-compaction", CONFIGURED)];
+    for (capability, lines) in WRONG.into_iter().chain(configured) {
         let due = absence(capability)?;
         let (message, code) =
             (due.message.unwrap_or_default(), contract().errors.get(&due.code).map(|numbers| i32::from(numbers.exit)));
         for line in lines.split('|').map(str::trim) {
-            let said = output(meerkat_for_people(&place).args(line.split_whitespace()))?;
+            let mut command = meerkat_for_people(&place);
+            if lines == CONFIGURED {
+                command.env("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "2");
+            }
+            // Nothing comes, and no end: a command that reads it is ended when patience is.
+            let said = output_of_open(command.args(line.split_whitespace()))?;
             let error = String::from_utf8_lossy(&said.stderr);
             if error.lines().next() != Some(&format!("error: {message}")) || said.status.code() != code {
                 return Err(format!("`meerkat {line}` ends with {:?} and says {error}", said.status.code()));

@@ -182,6 +182,9 @@ fn capabilities(build: &Build) -> Scenario {
     expected.insert("build".to_owned(), build.said_name().into());
     // That is a setting, and no trial sets it.
     expected.insert("keeps_rules".to_owned(), false.into());
+    if !build.row.driven {
+        expected.insert("not_set".to_owned(), json!(["session_store"]));
+    }
     let step = Step { operation: Some(CAPABILITIES.to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: CAPABILITIES.to_owned(), config: Map::new(), steps: vec![step] }
 }

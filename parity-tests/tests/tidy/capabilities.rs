@@ -28,7 +28,10 @@ meerkat capabilities                            # says which build this program 
 ```
 
 Every operation exists in every build, with the same fields. If its capability is missing, the operation is refused with the
-capability's code before anything else in the request is checked. Only a server's token, host and size checks come earlier.
+capability's code before anything else in the request is checked. Only what a server checks of every request comes earlier:
+its token, its host, and the sizes of its head and of a message. Compaction that a turn or a new session asks for is
+checked when the request is decoded; the command line checks its flags for that, too, before it reads files or standard
+input.
 
 ";
 

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use meerkat_service::{
-    ErrorCode, Seq, Session, SessionError, SessionId,
+    Seq, Session, SessionId,
     clock::Timestamp,
     model::StopReason,
     options::Budgets,
@@ -439,13 +439,10 @@ async fn a_snapshot_is_loaded_as_it_was_saved(harness: &dyn Harness, pair: Pair)
 async fn what_was_said_never_shrinks(_: &dyn Harness, pair: Pair) -> Result<(), String> {
     let due = saved(&pair, 1, 7).await?;
     said(pair.snapshots.save(&due).await, "the same again")?;
-    let code = match pair.snapshots.save(&session(1, 4)?).await {
-        Err(error @ SessionStoreError::MonotonicityViolation { prev_len: 4, new_len: 2, .. }) => {
-            SessionError::from(error).code()
-        }
+    match pair.snapshots.save(&session(1, 4)?).await {
+        Err(SessionStoreError::MonotonicityViolation { prev_len: 4, new_len: 2, .. }) => {}
         other => return Err(format!("fewer messages were answered with {:?}", other.err())),
-    };
-    expect("the code of fewer messages", code, ErrorCode::SessionMonotonicityViolation)?;
+    }
     expect("what was saved stays", said(pair.snapshots.load(&id(1)).await, "load")? == Some(due), true)
 }
 
@@ -511,10 +508,7 @@ async fn a_deleted_snapshot_is_gone(harness: &dyn Harness, pair: Pair) -> Result
     expect("a deleted one", said(pair.snapshots.load(&id(1)).await, "load")?.is_none(), true)?;
     expect("whether it is there", said(pair.snapshots.exists(&id(1)).await, "exists")?, false)?;
     expect("the list", listed(&pair, SessionFilter::default()).await?, vec![id(2)])?;
-    match pair.snapshots.delete(&id(1)).await {
-        Ok(()) | Err(SessionStoreError::NotFound(_)) => {}
-        Err(error) => return Err(format!("a second delete was answered with {error}")),
-    }
+    said(pair.snapshots.delete(&id(1)).await, "a second delete")?;
     let pair = harness.restart(pair).await;
     expect("after a restart", listed(&pair, SessionFilter::default()).await?.contains(&id(1)), false)?;
     // What was deleted does not guard against what comes.

@@ -35,7 +35,6 @@ pub use enabled::{DefaultCompactor, default_compactor};
 pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_TOKENS_MAX};
 
 use crate::{
-    Session,
     prompt::FILE_TEXT_BYTES_MAX,
     session::message::{Body, Message, Shown},
 };
@@ -154,7 +153,7 @@ pub(crate) fn summary_of(message: &Message) -> Option<&str> {
 
 /// Returns true for a reminder or a pin.
 pub(crate) const fn is_state(message: &Message) -> bool {
-    Session::is_system_reminder(message) || matches!(message, Message::Pin { .. })
+    matches!(message, Message::SystemReminder { .. } | Message::Pin { .. })
 }
 
 /// Bytes of a message in a request: its JSON, and the whole texts of its blobs.

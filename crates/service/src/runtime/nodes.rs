@@ -230,7 +230,7 @@ impl Sessions {
             tokio::spawn(async move {
                 let answer = match Operation::from_name(&letter.operation) {
                     Some(operation) => {
-                        let answer = AssertUnwindSafe(call(&&service, operation, &letter.params)).catch_unwind().await;
+                        let answer = AssertUnwindSafe(call(&service, operation, &letter.params)).catch_unwind().await;
                         let panicked = |_| Err(SessionError::Internal("a request of another node panicked".to_owned()));
                         answer.unwrap_or_else(panicked)
                     }

@@ -236,6 +236,7 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {
+        request.kind.check()?;
         validate::not_empty("text", &request.text, "say what to remind of, or clear the reminder")?;
         validate::size("reminder", &request.text, self.0.engine().options.limits.reminder_bytes)?;
         let text = self.0.engine().secrets.replace(&request.text).into_owned();
@@ -248,6 +249,7 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn clear_reminder(&self, request: ClearReminder) -> Result<Changed, SessionError> {
+        request.kind.check()?;
         self.0.record(request.session_id, Change::ClearReminder(request.kind)).await
     }
 

@@ -124,6 +124,12 @@ impl Sessions {
         Self { inner }
     }
 
+    /// Returns true if its sessions outlive the process.
+    #[cfg(feature = "session-store")]
+    pub(super) fn is_stored(&self) -> bool {
+        self.engine().is_stored()
+    }
+
     pub(super) fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -394,7 +400,7 @@ impl Sessions {
         let result = async move {
             match (result.await, inner.upgrade()) {
                 (Err(SessionError::TakenOver(_)), Some(inner)) => {
-                    turn::result_or_calls(&&Self::of(inner), taken_over, wait).await
+                    turn::result_or_calls(&Self::of(inner), taken_over, wait).await
                 }
                 (ended, _) => ended,
             }

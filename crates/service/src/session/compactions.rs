@@ -2,12 +2,9 @@
 //!
 //! Every answer comes from running sums; none walks over the messages.
 
-use std::iter;
-
 use super::{
     event::{CompactionAttempt, Record},
     message::{Body, Message},
-    reminder::{Pin, add_system_reminder},
     state::{OpenCompaction, SessionFields},
 };
 use crate::{
@@ -71,15 +68,17 @@ impl SessionFields {
     }
 
     /// Reminders and pins as messages, in the order in which they were set.
-    pub(super) fn reminders_and_pins(&self) -> Vec<Message> {
-        let (mut messages, mut pins) = (Vec::new(), self.pins.iter().peekable());
-        let message_of = |pin: &Pin| Message::Pin { n: pin.seq, content: Body::Inline(pin.text.clone()) };
-        for reminder in self.reminders.iter() {
-            messages.extend(iter::from_fn(|| pins.next_if(|pin| pin.seq < reminder.seq)).map(message_of));
-            add_system_reminder(&mut messages, reminder.kind.clone(), reminder.text.clone());
-        }
-        messages.extend(pins.map(message_of));
-        messages
+    pub(super) fn reminders_and_pins(&self) -> impl Iterator<Item = Message> {
+        let mut reminders = self.reminders.iter().peekable();
+        let mut pins = self.pins.iter().peekable();
+        std::iter::from_fn(move || {
+            let next_pin = pins.peek().map_or(Seq::MAX, |pin| pin.seq);
+            if let Some(reminder) = reminders.next_if(|reminder| reminder.seq < next_pin) {
+                let content = Body::Inline(reminder.text.clone());
+                return Some(Message::SystemReminder { kind: reminder.kind.clone(), content });
+            }
+            pins.next().map(|pin| Message::Pin { n: pin.seq, content: Body::Inline(pin.text.clone()) })
+        })
     }
 
     /// The system prompt as a message.

@@ -17,6 +17,9 @@ use crate::{compaction::summary_of, tool::RECALL_TOOL};
 pub trait MaybeReminder {
     /// Returns its type; `None` if it is no reminder.
     fn reminder_type(&self) -> Option<&SystemReminderType>;
+
+    /// Returns true if new reminders come behind it, and before what was said.
+    fn is_before_what_was_said(&self) -> bool;
 }
 
 impl MaybeReminder for Message {
@@ -31,11 +34,23 @@ impl MaybeReminder for Message {
             | Self::ToolResults { .. } => None,
         }
     }
+
+    fn is_before_what_was_said(&self) -> bool {
+        match self {
+            Self::System { .. } | Self::SystemReminder { .. } | Self::Pin { .. } => true,
+            Self::User { .. } => summary_of(self).is_some(),
+            Self::Assistant { .. } | Self::BlockAssistant { .. } | Self::ToolResults { .. } => false,
+        }
+    }
 }
 
 impl MaybeReminder for Reminder {
     fn reminder_type(&self) -> Option<&SystemReminderType> {
         Some(&self.kind)
+    }
+
+    fn is_before_what_was_said(&self) -> bool {
+        true
     }
 }
 
@@ -56,14 +71,16 @@ impl MaybeReminder for Reminder {
 /// assert_eq!(messages.last(), Some(&prompt));
 /// ```
 pub fn add_system_reminder(messages: &mut Vec<Message>, kind: SystemReminderType, text: impl Into<Body>) {
-    remove_system_reminders_by_type(messages, &kind);
-    let is_before_what_was_said = |message: &Message| match message {
-        Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => true,
-        Message::User { .. } => summary_of(message).is_some(),
-        Message::Assistant { .. } | Message::BlockAssistant { .. } | Message::ToolResults { .. } => false,
-    };
-    let at = messages.iter().take_while(|message| is_before_what_was_said(message)).count();
-    messages.insert(at, Message::SystemReminder { kind, content: text.into() });
+    add(messages, Message::SystemReminder { kind, content: text.into() });
+}
+
+/// Adds a reminder in the place of the former one of its type.
+pub(super) fn add<M: MaybeReminder>(messages: &mut Vec<M>, reminder: M) {
+    if let Some(kind) = reminder.reminder_type() {
+        remove_system_reminders_by_type(messages, kind);
+    }
+    let at = messages.iter().take_while(|message| message.is_before_what_was_said()).count();
+    messages.insert(at, reminder);
 }
 
 /// Returns true if a message is a reminder. A user's text that looks like one is not.
@@ -89,7 +106,8 @@ pub fn remove_system_reminders_by_type(messages: &mut Vec<impl MaybeReminder>, k
     messages.retain(|message| !is_system_reminder_of_type(message, kind));
 }
 
-/// Writes a reminder as a request carries it. No text in it can end it, nor begin another.
+/// Writes a reminder as a request carries it. No text in it can end it, nor begin another; what no type's name has is
+/// written as `_`.
 ///
 /// ```
 /// use meerkat_service::session::reminder::*;
@@ -100,7 +118,7 @@ pub fn remove_system_reminders_by_type(messages: &mut Vec<impl MaybeReminder>, k
 /// ```
 #[must_use]
 pub fn create_system_reminder_content(kind: &SystemReminderType, content: &str) -> String {
-    format!("{OPENING}{kind}{OPENED}{}{CLOSING}", without_tags(content))
+    format!("{OPENING}{}{OPENED}{}{CLOSING}", kind.tame(), without_tags(content))
 }
 
 /// Parses the type in what [`create_system_reminder_content`] wrote, and in nothing else. It says nothing about who wrote

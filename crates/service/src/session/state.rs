@@ -16,10 +16,7 @@ use super::{
     context::Context,
     event::{CompactionCounters, Decision, Key, MemoryScope, Record, Scope, SessionMemory},
     message::{Body, Message, RawJson},
-    reminder::{
-        self, Pin, Reminder, SystemReminderType, count_system_reminders_by_type, remove_system_reminders_by_type,
-        tagged,
-    },
+    reminder::{self, Pin, Reminder, SystemReminderType, count_system_reminders_by_type, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
@@ -327,9 +324,7 @@ impl SessionFields {
 
     /// Sets a reminder behind the others, and removes the former one of its type. Only an event does that.
     pub(super) fn add_system_reminder(&mut self, reminder: Reminder) {
-        let reminders = Arc::make_mut(&mut self.reminders);
-        remove_system_reminders_by_type(reminders, &reminder.kind);
-        reminders.push(reminder);
+        reminder::add(Arc::make_mut(&mut self.reminders), reminder);
     }
 
     /// The turn that runs.

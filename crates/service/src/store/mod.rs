@@ -15,7 +15,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, io::ErrorKind, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -333,7 +333,8 @@ pub struct Stores {
 /// session with a snapshot is loaded without reading its whole journal.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Saves a snapshot in place of the one before. Call [`append_only_save_guard`] first.
+    /// Saves a snapshot in place of the one before. Call [`append_only_save_guard`] first. In a directory and in a
+    /// database, that and the write are two steps: of two callers at the same time, both may pass the guard.
     ///
     /// # Errors
     /// [`SessionStoreError::MonotonicityViolation`] if it counts fewer messages than the one before.
@@ -347,7 +348,7 @@ pub trait SessionStore: Send + Sync {
     /// programs that want to see what a store holds.
     async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError>;
 
-    /// Deletes a snapshot, if there is one. The session stays: its journal is deleted with [`EventStore::delete`]. The
+    /// Deletes a snapshot; if there is none, that is a success too. The session stays: its journal is deleted with [`EventStore::delete`]. The
     /// engine calls it after that; what is deleted does not guard against a later save.
     async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError>;
 
@@ -386,8 +387,8 @@ pub enum SessionStoreError {
     /// The bytes are not a snapshot.
     #[error("Serialization error: {0}")]
     Serialization(String),
-    /// There is no such snapshot. No store of meerkat says so: [`SessionStore::load`] answers with `None`, and a second
-    /// [`SessionStore::delete`] with success. It is for stores whose database says it.
+    /// There is no such snapshot. No store of meerkat says so, and no store may answer [`SessionStore::delete`] with it:
+    /// what is not there is deleted. [`SessionStore::load`] answers with `None`.
     #[error("Session not found: {0}")]
     NotFound(SessionId),
     /// The snapshot cannot be trusted.
@@ -422,14 +423,21 @@ impl From<SessionStoreError> for SessionError {
     /// Converts the failure for callers of a surface: a program that saves or loads sessions of its own.
     fn from(error: SessionStoreError) -> Self {
         match error {
-            SessionStoreError::NotFound(id) => Self::NotFound(id),
+            SessionStoreError::NotFound(_) => Self::ItemNotFound("snapshot"),
             SessionStoreError::Corrupted(id) => Self::Corrupted { session_id: id, last_good_seq: None },
+            SessionStoreError::Io(error) if error.kind() == ErrorKind::StorageFull => Self::StoreFull,
             SessionStoreError::MonotonicityViolation { id, prev_len, new_len } => {
                 let body = ErrorBody::with_message(ErrorCode::SessionMonotonicityViolation, error.to_string());
                 let body = body.detail("session_id", id.to_string());
                 Self::Failed(Box::new(body.detail("prev_len", prev_len).detail("new_len", new_len)))
             }
-            SessionStoreError::Io(_) | SessionStoreError::Serialization(_) | SessionStoreError::Internal(_) => {
+            // What is no snapshot now will be none later.
+            SessionStoreError::Serialization(_) => {
+                tracing::error!(%error, "a snapshot could not be decoded");
+                Self::Internal(error.to_string())
+            }
+            SessionStoreError::Io(_) | SessionStoreError::Internal(_) => {
+                tracing::error!(%error, "the store of snapshots failed");
                 Self::StoreFailed
             }
         }

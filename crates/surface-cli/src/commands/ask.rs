@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{
-    Capability, Operation, SessionError, SessionService,
+    Capability, Operation, SessionError, SessionId, SessionService,
     wire::{call, decode_create, decode_params, encode},
 };
 use serde_json::{Value, json};
@@ -25,10 +25,18 @@ pub(super) fn require(app: &App, operation: Operation) -> Result<(), SessionErro
     app.service.capabilities().admit(operation)
 }
 
-/// Refuses an operation, or the compaction that its flags ask for, if the service lacks the capability.
-pub(super) fn require_for(app: &App, operation: Operation, flags: &TurnFlags) -> Result<(), SessionError> {
+/// Refuses a name that has to be looked up in a list, if the service lacks the capability for that.
+pub(super) fn require_name(app: &App, name: &str) -> Result<(), SessionError> {
+    if name.parse::<SessionId>().is_ok() { Ok(()) } else { require(app, Operation::List) }
+}
+
+/// Refuses an operation, or the compaction that its flags or the configuration ask for, if the service lacks the
+/// capability.
+pub(crate) fn require_for(app: &App, operation: Operation, flags: &TurnFlags) -> Result<(), SessionError> {
     require(app, operation)?;
-    let asks_to_compact = flags.compact != CompactFlags::default();
+    // What another process runs, it compacts as its own configuration says.
+    let is_configured = !app.is_attached && app.config.asks_for_compaction();
+    let asks_to_compact = is_configured || flags.compact != CompactFlags::default();
     if asks_to_compact { app.service.capabilities().require(Capability::SessionCompaction) } else { Ok(()) }
 }
 

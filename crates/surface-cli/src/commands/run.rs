@@ -17,7 +17,7 @@ use meerkat_service::{
 };
 
 use super::{
-    ask::require_for,
+    ask::{require_for, require_name},
     confirm::answers,
     names::{NO_SESSION, resolve},
     questions::Questions,
@@ -71,6 +71,7 @@ async fn output_spec(app: &App, streams: &mut Streams, flags: &Delivery) -> Resu
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> Result<u8, CliError> {
     require_for(app, Operation::StartTurn, &args.turn)?;
+    args.session.as_deref().map_or(Ok(()), |name| require_name(app, name))?;
     refuse_detached(app, args.delivery.detach)?;
     attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {

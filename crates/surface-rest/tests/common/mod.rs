@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Over stored sessions: of what it lacks the service says that alone.
+    /// With a store, so that no request is refused for a missing capability.
     pub(crate) fn stored() -> Self {
         let folder = meerkat_testkit::folder();
         let agent = AgentBuildConfig::new().store(folder.path().join("data")).build().unwrap();

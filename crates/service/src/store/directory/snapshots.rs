@@ -45,7 +45,7 @@ fn failed(error: StoreError) -> SessionStoreError {
 #[async_trait]
 impl SessionStore for RedbSessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
-        let previous = load::previous(self.stored(&session.id).await?.as_deref())?;
+        let previous = load::previous(session.id, self.stored(&session.id).await?.as_deref())?;
         append_only_save_guard(session, previous.as_ref())?;
         self.put(&session.id, Some(Bytes::from(load::encode(session)?)));
         Ok(())

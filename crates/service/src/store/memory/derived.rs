@@ -42,10 +42,11 @@ impl MemorySessionStore {
 #[async_trait]
 impl SessionStore for MemorySessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
+        let encoded = load::encode(session)?;
         let mut snapshots = self.snapshots();
-        let previous = load::previous(snapshots.get(&session.id).map(Vec::as_slice))?;
+        let previous = load::previous(session.id, snapshots.get(&session.id).map(Vec::as_slice))?;
         append_only_save_guard(session, previous.as_ref())?;
-        snapshots.insert(session.id, load::encode(session)?);
+        snapshots.insert(session.id, encoded);
         Ok(())
     }
 
