@@ -85,7 +85,7 @@ proptest! {
 
 /// The property says something: most lives are longer than nothing, and have no blob.
 #[test]
-fn lives_without_blobs_are_told_the_estimate() {
+fn enough_random_lives_have_no_blob() {
     let mut runner = TestRunner::deterministic();
     let mut count = 0;
     for _ in 0..200 {
