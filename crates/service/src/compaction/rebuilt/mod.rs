@@ -127,12 +127,12 @@ impl Planned {
     }
 }
 
-/// Returns a compaction as it is planned; `None` if the compactor plans none. The longer a summary is, the more may have
-/// to leave.
+/// Returns a compaction as it is planned; `None` if the compactor plans none. The longer a summary is, the more may
+/// have to leave.
 ///
 /// # Errors
-/// `COMPACTION_NO_PROGRESS` if nothing can leave, whatever a compactor wants, or if what would be left is not a context:
-/// see [`rebuild`].
+/// `COMPACTION_NO_PROGRESS` if nothing can leave, whatever a compactor wants, or if what would be left is not a
+/// context: see [`rebuild`].
 pub(crate) fn planned(session: &Session, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
     let entries = session.context.entries();
     if must_stay(session).len() == entries.len() {
@@ -149,8 +149,8 @@ pub(crate) fn planned(session: &Session, compactor: &dyn Compactor) -> Result<Op
     Ok(Some(Planned { partition, anchor, room }))
 }
 
-/// Returns the compaction of a compactor that plans none, as it is known once that has rebuilt the context with an empty
-/// summary.
+/// Returns the compaction of a compactor that plans none, as it is known once that has rebuilt the context with an
+/// empty summary.
 ///
 /// # Errors
 /// If the compactor's messages are not a context: see [`rebuild`].

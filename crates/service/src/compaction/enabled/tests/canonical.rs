@@ -14,8 +14,8 @@ use crate::{
 
 #[test]
 fn the_texts_are_those_of_the_specification() {
-    let prompt = "You are performing a CONTEXT COMPACTION. Your job is to create a handoff summary so work can continue \
-                  seamlessly.\n\
+    let prompt = "You are performing a CONTEXT COMPACTION. Your job is to create a handoff summary so work can \
+                  continue seamlessly.\n\
                   \n\
                   Include:\n\
                   - Current progress and key decisions made\n\

@@ -459,8 +459,8 @@ fn a_run_by_itself_drops_no_history_for_little() {
     }
 }
 
-/// Whether a part is worth rewriting is known of all of it: on schedule none is looked at that the watermark cuts, except
-/// the one that is written, of which only bytes count.
+/// Whether a part is worth rewriting is known of all of it: on schedule none is looked at that the watermark cuts,
+/// except the one that is written, of which only bytes count.
 #[test]
 fn on_schedule_a_part_is_looked_at_as_a_whole() {
     let parts = &[(1, 10), (11, 20), (21, 30)];
