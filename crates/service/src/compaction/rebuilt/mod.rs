@@ -205,7 +205,7 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
 /// Lists the indexes of the messages that may leave the context, in order, for the longest possible summary: all of
 /// them, if nothing is planned.
 pub(crate) fn leaving(session: &Session, planned: Option<&Planned>) -> Vec<usize> {
-    let kept = planned.map_or(&[][..], |planned| &planned.partition.kept);
+    let kept = planned.map_or(&[][..], |planned| planned.partition.kept.as_slice());
     (0..session.context.entries().len()).filter(|at| kept.binary_search(at).is_err()).collect()
 }
 
