@@ -273,6 +273,7 @@ pub(crate) fn tools(session: Option<&str>, with_workspace: bool) -> Request {
 mod tests {
     use clap::CommandFactory as _;
 
+    use super::{CompactFlags, CompactionConfig, compaction};
     use crate::args::{Cli, chat};
 
     /// The trials call every operation.
@@ -280,5 +281,15 @@ mod tests {
     fn the_definitions_are_sound() {
         Cli::command().debug_assert();
         chat::definition().debug_assert();
+    }
+
+    /// Who asks for a compaction gets one, whatever the configuration says of sessions that do not ask.
+    #[test]
+    fn flags_of_a_compaction_switch_it_on() {
+        let configured = CompactionConfig { enabled: false, recent_turn_budget: 7, ..CompactionConfig::default() };
+        assert_eq!(compaction(&CompactFlags::default(), configured), None);
+        let flags = CompactFlags { compact_threshold: Some(9), ..CompactFlags::default() };
+        let expected = CompactionConfig { enabled: true, auto_compact_threshold: 9, ..configured };
+        assert_eq!(compaction(&flags, configured), Some(expected));
     }
 }

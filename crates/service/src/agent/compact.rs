@@ -1,5 +1,6 @@
 //! `run_compaction`: the fourteen steps of the specification, with its numbers. Steps 7 and 8 are in
-//! [`rebuild`](crate::compaction::rebuilt::rebuild); 10 to 13 are the fold of the two events that step 9 records.
+//! [`rebuild`](crate::compaction::rebuilt::rebuild). Step 9 records two events: 11 and 13 are their fold, and 10 needs
+//! nothing. 12 is the fold of `compaction_started`, because a failed attempt counts, too.
 //!
 //! Before the ninth step nothing in the session changes, except that a compaction was attempted; a failed compaction
 //! leaves the context as it was, byte for byte. A compactor may come from a user of the SDK: its panics and errors
@@ -22,7 +23,9 @@ use crate::{
     SessionError,
     compaction::{
         CompactionContext, Compactor, SUMMARY_BYTES_MAX, SharedCompactor, json_bytes,
-        rebuilt::{Rebuilt, foretold, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
+        rebuilt::{
+            Planned, Rebuilt, leaving, mask, mechanical_summary, planned, preview, rebuild, summary_of_the_rest,
+        },
         summary_message, summary_of,
     },
     cost::Cost,
@@ -199,11 +202,11 @@ impl Actor {
     /// would not fit.
     async fn summarised(&mut self, compactor: &dyn Compactor, is_exceeded: bool) -> Result<Rebuilt, ErrorBody> {
         // A summary that could replace nothing must cost nothing, where that can be known.
-        check_foretold(guarded(|| foretold(&self.session, compactor))?)?;
+        let planned = self.planned(compactor)?;
         let rebuilt = |session: &Session, summary: &str, mode| {
             guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
-        let written = self.summarise(compactor).await;
+        let written = self.summarise(compactor, planned.as_ref()).await;
         let failure = match written.and_then(|written| {
             rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))
         }) {
@@ -221,7 +224,7 @@ impl Actor {
             return Err(failure);
         }
         tracing::warn!(session_id = %self.session.id, code = ?failure.code, "a context is compacted without a model");
-        let summary = guarded(|| mechanical_summary(&self.session, compactor))??;
+        let summary = guarded(|| mechanical_summary(&self.session, compactor, planned))??;
         rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
 
@@ -234,13 +237,11 @@ impl Actor {
     /// Performs steps 2 to 6: sends the next request with the compaction prompt at its end. If the model cannot read
     /// everything that may leave at once, each further round shows it its own summary and the messages that follow.
     /// Messages that no round included are summarised mechanically.
-    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
-        let wish = || {
-            let leaving = leaving(&self.session, compactor)?;
-            // Step 2: the compactor's prompt.
-            Ok((compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens(), leaving))
-        };
-        let (prompt, max_summary_tokens, mut unread) = guarded(wish)??;
+    async fn summarise(&mut self, compactor: &dyn Compactor, planned: Option<&Planned>) -> Result<Written, ErrorBody> {
+        let mut unread = leaving(&self.session, planned);
+        // Step 2: the compactor's prompt.
+        let wish = || (compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens());
+        let (prompt, max_summary_tokens) = guarded(wish)?;
         let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
             name => self.ports.models.resolve(name),
@@ -350,8 +351,8 @@ impl Actor {
         }
     }
 
-    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. Step 10: the journal
-    /// keeps the messages that leave, and memory takes them in from there.
+    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. Step 10: the
+    /// journal keeps the messages that leave, and memory takes them in from there.
     async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq + 2;
@@ -396,7 +397,18 @@ impl Actor {
     ) -> Result<(), ErrorBody> {
         match self.masked_enough(compactor, context, false)? {
             Some(_) => Ok(()),
-            None => check_foretold(guarded(|| foretold(&self.session, compactor))?),
+            None => self.planned(compactor).map(drop),
+        }
+    }
+
+    /// Plans a compaction, and checks that it would do something. One that is not planned may.
+    fn planned(&self, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
+        let planned = guarded(|| planned(&self.session, compactor))??;
+        match &planned {
+            Some(planned) if planned.receipt(&self.session).discarded == 0 => {
+                Err(ErrorBody::new(ErrorCode::CompactionNoProgress))
+            }
+            _ => Ok(planned),
         }
     }
 
@@ -416,14 +428,6 @@ impl Actor {
 /// Returns true if a compaction was attempted since the turn's last step.
 fn is_tried(context: &CompactionContext) -> bool {
     context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
-}
-
-/// Checks that a planned compaction would do something. One that is not planned may.
-fn check_foretold(receipt: Result<Option<CompactionReceipt>, ErrorBody>) -> Result<(), ErrorBody> {
-    match receipt? {
-        Some(receipt) if receipt.discarded == 0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
-        _ => Ok(()),
-    }
 }
 
 /// Step 6: reads the summary in an answer. A truncated summary is refused: its gaps would go unnoticed.

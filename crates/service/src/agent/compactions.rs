@@ -72,8 +72,12 @@ impl Actor {
         &self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
-        let model = self.answering()?;
         self.ports.check_settings(config.is_some())?;
+        if config.is_some_and(|config| !config.enabled) {
+            let why = "it says when a turn compacts, and this request compacts at once; leave it out";
+            return Err(SessionError::invalid("compaction.enabled", why));
+        }
+        let model = self.answering()?;
         if let Some(config) = &config {
             config.check(self.window(&model))?;
         }

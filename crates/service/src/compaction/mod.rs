@@ -102,8 +102,9 @@ pub trait Compactor: Send + Sync {
     /// Tokens that the summary may have.
     fn max_summary_tokens(&self) -> u32;
 
-    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged, like reminders and pins.
-    /// Other retained messages must stay unchanged and in order. It is called once for each summary.
+    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged. Retained messages must stay
+    /// unchanged and in order. Reminders and pins may be retained or discarded: the session keeps them in either case.
+    /// It is called once for each summary; without a plan also for a preview, or before a summary that no model writes.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
 
     /// Says what would stay beside a summary whose message has so many bytes. Without a plan the model reads the whole
@@ -143,9 +144,7 @@ pub(crate) fn summary_message(summary: &str) -> Message {
 pub(crate) fn summary_of(message: &Message) -> Option<&str> {
     match message {
         Message::User { content: Body::Inline(text), blocks } if blocks.is_empty() => {
-            let summary = text.strip_prefix(SUMMARY_PREFIX)?;
-            // What the engine wrote is read as it was.
-            Some(summary.strip_prefix("\n\n").unwrap_or_else(|| summary.trim_start()))
+            Some(text.strip_prefix(SUMMARY_PREFIX)?.trim_start())
         }
         _ => None,
     }

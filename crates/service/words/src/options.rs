@@ -413,7 +413,7 @@ options! {
         end_of_run: bool = false,
         /// As `min_record_age_ms`, when a turn has ended.
         end_min_record_age_ms: u64 = 900_000,
-        /// As `keep_last_replies`, when a turn has ended.
+        /// As `keep_last_replies`, when a turn has ended; it counts only with `drop_history`.
         end_keep_last_replies: usize = 3,
         /// As `keep_answered_request_ttl_ms`, when a turn has ended.
         end_keep_answered_request_ttl_ms: u64 = 3_600_000,

@@ -1,5 +1,7 @@
 //! Checks of the messages that a compactor made, whoever wrote it.
 
+use std::collections::BTreeSet;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::TurnStatus;
 
@@ -32,7 +34,11 @@ impl Partition {
         let system = usize::from(session.system_prompt.is_some());
         let former = usize::from(session.context.summary().is_some());
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
-        if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
+        // The session keeps its state itself: a compactor may put it among the messages that leave, but loses none.
+        let [here, gone] = [&result.messages, &result.discarded].map(|of| of.iter().filter(|it| is_state(it)));
+        let (here, gone): (Vec<&Message>, Vec<&Message>) = (here.collect(), gone.collect());
+        let is_in_order = places(&state, &here).is_some() && places(&state, &gone).is_some();
+        if !is_in_order || sorted(&[here, gone].concat()) != sorted(&state) {
             let message = "The compacted context does not have the session's reminders and pins in their order.";
             return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
         }
@@ -139,12 +145,12 @@ fn check_discarded(
 ) -> Result<(), ErrorBody> {
     let leaves = said.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err()).map(|(_, message)| *message);
     let leaves: Vec<&Message> = former.iter().chain(leaves).collect();
-    if discarded.iter().eq(leaves.iter().copied()) {
+    let discarded: Vec<&Message> = discarded.iter().filter(|message| !is_state(message)).collect();
+    if discarded == leaves {
         return Ok(());
     }
     // Equal messages may be exchanged: another one may have been retained.
     let all: Vec<&Message> = former.iter().chain(said.iter().copied()).collect();
-    let discarded: Vec<&Message> = discarded.iter().collect();
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
         return Ok(());
     }
@@ -171,8 +177,17 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
 
 /// Checks that the model can continue the running turn, or the one that was interrupted last.
 fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
+    match must_stay(session).into_iter().find(|at| kept.binary_search(at).is_err()) {
+        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
+        None => Ok(()),
+    }
+}
+
+/// Finds the messages that stay whatever a compactor wants: of the running turn, or the one that was interrupted last,
+/// the prompt and the newest message, with the calls whose results it has.
+pub(super) fn must_stay(session: &Session) -> BTreeSet<usize> {
     let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
-    let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
+    let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return BTreeSet::new() };
     let entries = session.context.entries();
     let is_of_turn = |entry: &ContextEntry| entry.turn == turn;
     let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
@@ -180,8 +195,10 @@ fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     // Of several, the newest was steered in, and is what the model is to answer.
     let prompt = entries[begin..].iter().rposition(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
-    match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
-        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
-        None => Ok(()),
-    }
+    let is_answered = |at: &usize| {
+        let is_result = matches!(*entries[*at].message, Message::ToolResults { .. });
+        is_result && *at > begin && entries[*at - 1].message.tool_calls().next().is_some()
+    };
+    let calls = newest.filter(is_answered).map(|at| at - 1);
+    [prompt, calls, newest].into_iter().flatten().collect()
 }

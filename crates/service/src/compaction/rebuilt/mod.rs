@@ -7,7 +7,7 @@ mod mechanical;
 
 use std::collections::HashSet;
 
-use checks::Partition;
+use checks::{Partition, must_stay};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 
@@ -107,29 +107,75 @@ pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
 }
 
 /// A compaction as its compactor plans it, with the longest possible summary that is shorter than what leaves.
-struct Planned {
+pub(crate) struct Planned {
     partition: Partition,
     anchor: Option<TurnNumber>,
     /// Bytes of that summary, as JSON.
     room: usize,
 }
 
-/// Returns a compaction as it is planned; `None` if the compactor plans none. The longer a summary is, the more may have
-/// to leave.
+impl Planned {
+    /// Returns its receipt. If it would make no progress, everything stays.
+    pub(crate) fn receipt(&self, session: &Session) -> CompactionReceipt {
+        match self.partition.lack_of_progress() {
+            Some(_) => {
+                let unchanged = Partition::unchanged(session, &session.messages());
+                unchanged.receipt(session, CompactionMode::Summary, None)
+            }
+            None => self.partition.receipt(session, CompactionMode::Summary, self.anchor),
+        }
+    }
+}
+
+/// Returns a compaction as it is planned; `None` if the compactor plans none. The longer a summary is, the more may
+/// have to leave.
 ///
 /// # Errors
-/// If what would be left is not a context: see [`rebuild`].
-fn planned(session: &Session, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
+/// `COMPACTION_NO_PROGRESS` if nothing can leave, whatever a compactor wants, or if what would be left is not a
+/// context: see [`rebuild`].
+pub(crate) fn planned(session: &Session, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
+    let entries = session.context.entries();
+    if must_stay(session).len() == entries.len() {
+        return Err(ErrorBody::new(ErrorCode::CompactionNoProgress));
+    }
     let (source, empty) = (session.messages(), message_bytes(&summary_message("")));
     let Some(least) = compactor.plan(&source, empty) else { return Ok(None) };
     let stays: HashSet<usize> = least.retained.iter().copied().collect();
     let leaves = source.iter().enumerate().filter(|(at, message)| is_said(message) && !stays.contains(at));
-    let leaving: u64 = leaves.map(|(_, message)| message_bytes(message)).sum();
-    let room = usize::try_from(leaving.saturating_sub(empty + 1)).unwrap_or(usize::MAX).min(summary_bytes(compactor));
+    let room = room(leaves.map(|(_, message)| message), compactor);
     let plan = compactor.plan(&source, empty + room as u64).unwrap_or(least);
     let partition = Partition::planned(session, &source, &plan.retained, empty + room as u64)?;
     let anchor = anchor(session, plan.anchor, &source, &partition.kept);
     Ok(Some(Planned { partition, anchor, room }))
+}
+
+/// Returns the compaction of a compactor that plans none, as it is known once that has rebuilt the context with an
+/// empty summary.
+///
+/// # Errors
+/// If the compactor's messages are not a context: see [`rebuild`].
+fn tried(session: &Session, compactor: &dyn Compactor) -> Result<Planned, ErrorBody> {
+    let source = session.messages();
+    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, ""))?;
+    let leaving = leaving_messages(session, &partition.kept);
+    let room = room(leaving.iter(), compactor);
+    let bytes_after = partition.bytes_after + room as u64;
+    Ok(Planned { partition: Partition { bytes_after, ..partition }, anchor: None, room })
+}
+
+/// Bytes of the longest summary, as JSON, that is within the compactor's tokens and shorter than what leaves.
+fn room<'a>(leaves: impl Iterator<Item = &'a Message>, compactor: &dyn Compactor) -> usize {
+    let leaving: u64 = leaves.map(message_bytes).sum();
+    let shorter = leaving.saturating_sub(message_bytes(&summary_message("")) + 1);
+    usize::try_from(shorter).unwrap_or(usize::MAX).min(summary_bytes(compactor))
+}
+
+/// The former summary, and all messages but those that are kept.
+fn leaving_messages(session: &Session, kept: &[usize]) -> Vec<Message> {
+    let former = session.context.summary().map(|summary| &summary.message);
+    let entries = session.context.entries().iter().enumerate();
+    let leaves = entries.filter(|(at, _)| kept.binary_search(at).is_err()).map(|(_, entry)| &entry.message);
+    former.into_iter().chain(leaves).map(|message| Message::clone(message)).collect()
 }
 
 /// Returns true for a message that may leave.
@@ -142,49 +188,25 @@ fn summary_bytes(compactor: &dyn Compactor) -> usize {
     compactor.max_summary_tokens().min(SUMMARY_TOKENS_MAX) as usize * 4
 }
 
-/// Returns the receipt of a compaction with the longest possible summary, before there is one; `None` if the compactor
-/// plans none. If it would make no progress, everything stays.
-///
-/// # Errors
-/// If what would be left is not a context: see [`rebuild`].
-pub(crate) fn foretold(session: &Session, compactor: &dyn Compactor) -> Result<Option<CompactionReceipt>, ErrorBody> {
-    if session.context.entries().is_empty() {
-        let nothing = Partition::unchanged(session, &session.messages());
-        return Ok(Some(nothing.receipt(session, CompactionMode::Summary, None)));
-    }
-    let planned = planned(session, compactor)?;
-    Ok(planned.map(|Planned { partition, anchor, .. }| receipt_of(session, &partition, anchor)))
-}
-
-/// Previews a compaction. A compactor that plans none rebuilds the context once, with an empty summary.
+/// Previews a compaction with the longest possible summary. A compactor that plans none rebuilds the context once, with
+/// an empty summary.
 ///
 /// # Errors
 /// If the compactor's messages are not a context: see [`rebuild`].
 pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<CompactionReceipt, ErrorBody> {
-    if let Some(receipt) = foretold(session, compactor)? {
-        return Ok(receipt);
+    if must_stay(session).len() == session.context.entries().len() {
+        let nothing = Partition::unchanged(session, &session.messages());
+        return Ok(nothing.receipt(session, CompactionMode::Summary, None));
     }
-    let source = session.messages();
-    let partition = Partition::of(session, &source, &compactor.rebuild_history(&source, ""))?;
-    Ok(receipt_of(session, &partition, None))
-}
-
-fn receipt_of(session: &Session, partition: &Partition, anchor: Option<TurnNumber>) -> CompactionReceipt {
-    match partition.lack_of_progress() {
-        Some(_) => Partition::unchanged(session, &session.messages()).receipt(session, CompactionMode::Summary, None),
-        None => partition.receipt(session, CompactionMode::Summary, anchor),
-    }
+    let planned = planned(session, compactor)?.map_or_else(|| tried(session, compactor), Ok)?;
+    Ok(planned.receipt(session))
 }
 
 /// Lists the indexes of the messages that may leave the context, in order, for the longest possible summary: all of
-/// them, if the compactor plans nothing.
-///
-/// # Errors
-/// If what would be left is not a context: see [`rebuild`].
-pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
-    let kept = planned(session, compactor)?.map_or_else(Vec::new, |planned| planned.partition.kept);
-    let entries = session.context.entries().len();
-    Ok((0..entries).filter(|at| kept.binary_search(at).is_err()).collect())
+/// them, if nothing is planned.
+pub(crate) fn leaving(session: &Session, planned: Option<&Planned>) -> Vec<usize> {
+    let kept = planned.map_or(&[][..], |planned| planned.partition.kept.as_slice());
+    (0..session.context.entries().len()).filter(|at| kept.binary_search(at).is_err()).collect()
 }
 
 /// Summarises messages that the model did not read; the text is added to the model's summary.
@@ -196,23 +218,18 @@ pub(crate) fn summary_of_the_rest(unread: &[Message], written: &str, compactor: 
     mechanical::summary(unread, room.min(unread_bytes / 2))
 }
 
-/// Summarises without a model, within a summary's tokens and in less than what leaves. What would leave of a context
-/// whose compactor plans nothing is not known: then all of it is summarised, in half of its bytes at most.
+/// Summarises without a model, within a summary's tokens and in less than what leaves. A compactor that plans nothing
+/// rebuilds the context once more for that, with an empty summary.
 ///
 /// # Errors
 /// If what would be left is not a context: see [`rebuild`].
-pub(crate) fn mechanical_summary(session: &Session, compactor: &dyn Compactor) -> Result<String, ErrorBody> {
-    let (planned, entries) = (planned(session, compactor)?, session.context.entries());
-    let (kept, room) = planned.map_or((Vec::new(), None), |planned| (planned.partition.kept, Some(planned.room)));
-    let former = session.context.summary().map(|summary| &summary.message);
-    let leaves = entries.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err());
-    let leaves = former.into_iter().chain(leaves.map(|(_, entry)| &entry.message));
-    let leaves: Vec<Message> = leaves.map(|message| Message::clone(message)).collect();
-    let room = room.unwrap_or_else(|| {
-        let half = leaves.iter().map(message_bytes).sum::<u64>() / 2;
-        usize::try_from(half).unwrap_or(usize::MAX).min(summary_bytes(compactor))
-    });
-    Ok(mechanical::summary(&leaves, room))
+pub(crate) fn mechanical_summary(
+    session: &Session,
+    compactor: &dyn Compactor,
+    planned: Option<Planned>,
+) -> Result<String, ErrorBody> {
+    let Planned { partition, room, .. } = planned.map_or_else(|| tried(session, compactor), Ok)?;
+    Ok(mechanical::summary(&leaving_messages(session, &partition.kept), room))
 }
 
 /// Finds the turn that the cut moved back to; the compactor's claim counts only if the retained messages begin there.

@@ -1,8 +1,8 @@
 //! Journal compaction: dropping records of a journal that every reader is done with and that nothing depends on.
 //!
 //! A pure function of records, policy and watermark decides (`plan`); `run` reads before and drops after it; `schedule`
-//! says when the configuration starts one. A record above the watermark is never touched, no seq is ever shifted, and the
-//! journal folds to the same session.
+//! says when the configuration starts one. A record above the watermark is never touched, no seq is ever shifted, and
+//! the journal folds to the same session.
 
 mod plan;
 mod run;

@@ -20,10 +20,9 @@ use crate::{
 
 /// Bytes that a part must lose to be rewritten on schedule.
 const WORTH_BYTES: usize = 64 * 1024;
-/// Or the share of the part: a quarter.
+/// Or the share of a sealed part: a quarter. One that is still written must lose the bytes: it is sealed for that, and
+/// parts are never joined again, so that a share of a short one would leave a small file for each turn.
 const WORTH_SHARE: usize = 4;
-/// Bytes that the part which is still written must lose at least: the part that follows it takes that much of a disk.
-const WORTH_ANOTHER_PART: usize = 4096;
 
 /// Record without its bodies.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,9 +161,8 @@ impl Bounds<'_> {
     fn is_worth(&self, part: &[Brief], goes: &[&Brief]) -> bool {
         let whole: usize = part.iter().map(|record| record.bytes).sum();
         let gone: usize = goes.iter().map(|record| record.bytes).sum();
-        let is_written = part.last().is_some_and(|last| self.part(last.seq) + 1 >= self.parts.len());
-        let least = if is_written { WORTH_ANOTHER_PART } else { 0 };
-        !self.is_sparing || gone >= WORTH_BYTES || (gone * WORTH_SHARE >= whole && gone >= least)
+        let is_sealed = part.last().is_some_and(|last| self.part(last.seq) + 1 < self.parts.len());
+        !self.is_sparing || gone >= WORTH_BYTES || (is_sealed && gone * WORTH_SHARE >= whole)
     }
 }
 

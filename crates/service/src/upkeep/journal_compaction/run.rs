@@ -53,19 +53,15 @@ impl<'a> JournalCompactor<'a> {
         Self { engine, derived: &engine.derived, session_id }
     }
 
-    /// Returns the seq up to which the journal may be compacted on schedule, 0 if it may not, and the seq on which it
-    /// depends what goes of that.
-    pub(crate) async fn reach(&self, pass: &Pass) -> Result<(Seq, Seq), StoreError> {
-        let Some(pruner) = &self.derived.pruner else { return Ok((0, 0)) };
+    /// Returns the seq up to which the journal may be compacted on schedule, 0 if it may not.
+    pub(crate) async fn reach(&self, trigger: Trigger) -> Result<Seq, StoreError> {
+        let Some(pruner) = &self.derived.pruner else { return Ok(0) };
         let parts = pruner.parts(self.session_id).await?;
-        if pass.trigger == Trigger::Rolling && sealed_up_to(&parts, Seq::MAX) == 0 {
-            return Ok((0, 0));
+        if trigger == Trigger::Rolling && sealed_up_to(&parts, Seq::MAX) == 0 {
+            return Ok(0);
         }
         let watermark = self.derived.readers.watermark(self.session_id).await?.unwrap_or(0);
-        // A turn that leaves the live context is history from then on, and only newer records say so.
-        let last_seq = parts.last().map_or(0, |(_, to)| *to);
-        let depends_on = if pass.policy.keep_last_replies.is_some() { last_seq } else { 0 };
-        Ok((up_to(&parts, watermark, pass.trigger), depends_on))
+        Ok(up_to(&parts, watermark, trigger))
     }
 
     /// Surveys the journal and changes nothing. `Ok(Err(_))` is the report if there is nothing to compact.
@@ -93,7 +89,9 @@ impl<'a> JournalCompactor<'a> {
         let policy = CompactionPolicy { keep_last_replies, ..pass.policy };
         let bounds = Bounds { policy, now, parts: &parts, is_sparing: pass.trigger != Trigger::Request };
         // Step 3: what to keep.
-        let plan = plan(&records, &session, &bounds);
+        let mut plan = plan(&records, &session, &bounds);
+        // A turn that leaves the context is history from then on, and what memory has read is held back no longer.
+        plan.is_early |= pass.policy.keep_last_replies.is_some();
         let (older_than, scanned) = (bounds.older_than(), records.len() as u64);
         Ok(Ok(Survey { pruner, up_to, older_than, scanned, plan }))
     }
@@ -119,7 +117,8 @@ impl<'a> JournalCompactor<'a> {
         let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         // The stored snapshot may refer to dropped records.
         if let Err(error) = engine.snapshots.save(&session).await {
-            tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
+            let what = "a snapshot could not be saved; the journal is read from its beginning";
+            tracing::warn!(%session_id, %error, "{what}");
         }
         derived.readers.restart(READER, session_id).await?;
         // Step 4: the rest goes. Step 5: the report.
@@ -160,11 +159,14 @@ impl<'a> JournalCompactor<'a> {
     }
 }
 
-/// Returns the last record to look at: on the timer, of what is sealed alone.
-fn up_to(parts: &[(Seq, Seq)], safe_up_to: Seq, trigger: Trigger) -> Seq {
+/// Returns the last record to look at. On schedule that is the end of a sealed part, because it is known of whole parts
+/// alone if they are worth rewriting; when a turn has ended, it may be within the part that is still written.
+pub(super) fn up_to(parts: &[(Seq, Seq)], safe_up_to: Seq, trigger: Trigger) -> Seq {
+    let is_in_the_last = parts.last().is_some_and(|(from, _)| *from <= safe_up_to);
     match trigger {
-        Trigger::Rolling => sealed_up_to(parts, safe_up_to),
-        Trigger::Request | Trigger::EndOfRun => safe_up_to,
+        Trigger::Request => safe_up_to,
+        Trigger::EndOfRun if is_in_the_last => safe_up_to,
+        Trigger::Rolling | Trigger::EndOfRun => sealed_up_to(parts, safe_up_to),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::Notify;
 
 use crate::{clock::Clock, ids::SessionId, options::JournalOptions};
@@ -40,28 +40,34 @@ impl Schedule {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
     }
 
-    /// Waits for the next due journals. `rolling` is the timer of active sessions, which is set again after it fired.
+    /// Waits for the next due journals. `rolling` is the timer of active sessions, which is set again after it fired. It
+    /// comes first, so that ends of turns cannot hold it up for ever; a new timer lets at least one of these in.
     pub(crate) async fn next(
         &self,
         clock: &dyn Clock,
         options: &JournalOptions,
         rolling: &mut Option<BoxFuture<'static, ()>>,
     ) -> Due {
+        if options.rolling_ms > 0 {
+            rolling.get_or_insert_with(|| clock.sleep(Duration::from_millis(options.rolling_ms)));
+        }
         loop {
+            if rolling.as_mut().is_some_and(|due| due.now_or_never().is_some()) {
+                *rolling = None;
+                return Due::Active;
+            }
             if let Some(session_id) = self.take_ended() {
                 return Due::Ended(session_id);
             }
-            if options.rolling_ms == 0 {
-                self.wake.notified().await;
-                continue;
-            }
-            let due = rolling.get_or_insert_with(|| clock.sleep(Duration::from_millis(options.rolling_ms)));
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = due => {
-                    *rolling = None;
-                    return Due::Active;
-                }
+            match rolling {
+                None => self.wake.notified().await,
+                Some(due) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = due => {
+                        *rolling = None;
+                        return Due::Active;
+                    }
+                },
             }
         }
     }

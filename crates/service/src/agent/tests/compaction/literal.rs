@@ -12,12 +12,13 @@ use crate::{
     ErrorCode,
     agent::tests::Subject,
     compaction::{CompactionConfig, CompactionContext, CompactionResult, Compactor},
-    service::{CompactSession, CompactionMode, CreateSession, SessionService as _, StartTurn},
+    service::{CompactSession, CompactionMode, CreateSession, PinFact, Remind, SessionService as _, StartTurn},
     session::message::Message,
 };
 
-const PREFIX: &str = "[Context compacted] A previous context produced the following summary of work so far. The current tool \
-                      and session state is preserved. Use this summary to continue without duplicating work:";
+const PREFIX: &str = "[Context compacted] A previous context produced the following summary of work so far. \
+                      The current tool and session state is preserved. \
+                      Use this summary to continue without duplicating work:";
 
 /// Retains the newest turn, and counts its rebuilds.
 #[derive(Default)]
@@ -96,6 +97,22 @@ async fn a_compactor_to_the_letter_compacts_and_rebuilds_once_for_each_summary()
     assert_eq!(compactor.rebuilds(), 3);
 }
 
+/// It knows no reminders and no pins, and loses none.
+#[tokio::test]
+async fn a_compactor_to_the_letter_keeps_reminders_and_pins() {
+    let (_, bench) = Literal::bench(WINDOW).await;
+    let (service, session_id) = (&bench.subject.service, bench.id());
+    service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
+    let (kind, text) = ("git_status".parse().unwrap(), "a state".to_owned());
+    service.remind(Remind { session_id, kind, text }).await.unwrap();
+    bench.fill().await;
+    bench.turn("@say Here.").await;
+    assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
+    let told = bench.requests(false).pop().unwrap();
+    let tail = told.tail.unwrap();
+    assert!(tail.contains("a fact") && tail.contains("a state"), "{tail}");
+}
+
 #[tokio::test]
 async fn a_compactor_to_the_letter_fails_as_any_does() {
     let (compactor, bench) = Literal::bench(WINDOW).await;
@@ -116,9 +133,14 @@ async fn a_compactor_to_the_letter_fails_as_any_does() {
     let request = CompactSession { session_id: bench.id(), compaction: None };
     let preview = bench.subject.service.preview_compaction(request).await.unwrap();
     assert_eq!((preview.retained, preview.discarded, bench.requests(true).len()), (2, 4, asked));
+    // It counts the longest summary: one of 100 tokens.
+    let receipt = bench.compact().await.unwrap();
+    let (summary, spare) = (SUMMARY.len() as u64, preview.tokens_after - receipt.tokens_after);
+    assert!((spare + 1) * 4 >= 400 - summary && spare * 4 <= 403 - summary, "{preview:?} {receipt:?}");
 }
 
-/// Where the model writes no summary and the next request would not fit, the engine writes one.
+/// Where the model writes no summary and the next request would not fit, the engine writes one. What leaves it knows
+/// from one more rebuild.
 #[tokio::test]
 async fn a_compactor_to_the_letter_has_a_mechanical_summary_where_nothing_else_helps() {
     let (compactor, bench) = Literal::bench(1_600).await;
@@ -126,7 +148,7 @@ async fn a_compactor_to_the_letter_has_a_mechanical_summary_where_nothing_else_h
     for prompt in ["@long 2400", "@long 4800", "@say Here."] {
         bench.turn(prompt).await;
     }
-    assert_eq!((bench.outcomes().await, compactor.rebuilds()), (vec![(json!(2), "mechanical".to_owned())], 1));
+    assert_eq!((bench.outcomes().await, compactor.rebuilds()), (vec![(json!(2), "mechanical".to_owned())], 2));
     let told = bench.requests(false).pop().unwrap();
     assert!(texts(&told)[0].contains("@long 4800"), "{:?}", texts(&told));
 }

@@ -14,8 +14,8 @@ use crate::{
 
 #[test]
 fn the_texts_are_those_of_the_specification() {
-    let prompt = "You are performing a CONTEXT COMPACTION. Your job is to create a handoff summary so work can continue \
-                  seamlessly.\n\
+    let prompt = "You are performing a CONTEXT COMPACTION. Your job is to create a handoff summary so work can \
+                  continue seamlessly.\n\
                   \n\
                   Include:\n\
                   - Current progress and key decisions made\n\
@@ -85,7 +85,7 @@ proptest! {
 
 /// The property says something: most lives are longer than nothing, and have no blob.
 #[test]
-fn lives_without_blobs_are_told_the_estimate() {
+fn enough_random_lives_have_no_blob() {
     let mut runner = TestRunner::deterministic();
     let mut count = 0;
     for _ in 0..200 {

@@ -2,11 +2,13 @@
 
 use meerkat_errors::ErrorCode;
 
-use super::life::Life;
+use super::{life::Life, mechanical};
 use crate::{
     compaction::{
         CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, SUMMARY_PREFIX, is_state,
-        message_bytes, rebuilt::rebuild, summary_message,
+        message_bytes,
+        rebuilt::{planned, preview, rebuild},
+        summary_message,
     },
     service::CompactionMode,
     session::message::{Body, Message},
@@ -155,11 +157,12 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
 #[test]
 fn a_summary_may_follow_its_prefix_in_any_way() {
     type Write = fn(&mut CompactionResult);
-    let forms: [Write; 5] = [
+    let forms: [Write; 6] = [
         |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}Two turns.")),
         |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} Two turns.")),
         |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\nTwo turns.")),
         |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\n\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\n\n\nTwo turns.")),
         |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} \n\t\r\n Two turns.")),
     ];
     for form in forms {
@@ -197,4 +200,53 @@ fn of_messages_that_are_the_same_another_one_may_stay() {
     }
     let rebuilt = rebuild(&life.session, &Spoilt(FIRST_AND_LAST), "Short.", CompactionMode::Summary).unwrap();
     assert_eq!(rebuilt.event.receipt.retained, 7);
+}
+
+/// A compactor may let reminders and pins leave with the rest: the session keeps them itself.
+#[test]
+fn state_that_a_compactor_discards_is_kept() {
+    let discards: fn(&mut CompactionResult) = |it| {
+        let (state, stays): (Vec<Message>, Vec<Message>) =
+            std::mem::take(&mut it.messages).into_iter().partition(is_state);
+        it.messages = stays;
+        drop(it.discarded.splice(1..1, state));
+    };
+    let mut life = life();
+    let expected = rebuild(&life.session, &Spoilt(|_| {}), "Two turns.", CompactionMode::Summary).unwrap();
+    let rebuilt = rebuild(&life.session, &Spoilt(discards), "Two turns.", CompactionMode::Summary).unwrap();
+    assert_eq!((&rebuilt.event, rebuilt.context_bytes), (&expected.event, expected.context_bytes));
+    life.put(rebuilt);
+    assert_eq!(life.session.messages().iter().filter(|message| is_state(message)).count(), 2);
+}
+
+/// Of a turn whose prompt and newest step alone are there nothing can leave: no compactor is asked, and no model paid.
+#[test]
+fn where_nothing_can_leave_no_compactor_is_asked() {
+    let compactor = Spoilt(|_| panic!("it is asked"));
+    let mut life = Life::new(Some("You are careful."));
+    life.start("Now build it.");
+    for is_stepped in [false, true] {
+        if is_stepped {
+            life.step("", &[("bash", false, "data ".repeat(500))]);
+        }
+        assert_eq!(planned(&life.session, &compactor).map(drop).unwrap_err().code, ErrorCode::CompactionNoProgress);
+        assert_eq!(preview(&life.session, &compactor).unwrap().discarded, 0);
+    }
+    life.step("", &[("bash", false, "data ".repeat(500))]);
+    assert!(planned(&life.session, &compactor).unwrap().is_none(), "the first step may leave");
+}
+
+/// Without a plan, the engine's own summary is shorter than what leaves, too, and says nothing of what stays.
+#[test]
+fn a_mechanical_summary_without_a_plan_is_of_what_leaves() {
+    let mut life = Life::new(Some("You are careful."));
+    life.turn(&"please ".repeat(60), "Yes.");
+    for _ in 0..3 {
+        life.turn(&"must stay 17 ".repeat(900), &"not 18 ".repeat(900));
+    }
+    let compactor = Spoilt(|_| {});
+    let summary = mechanical(&life.session, &compactor);
+    assert!(!summary.contains("17") && !summary.contains("18"), "{summary}");
+    let rebuilt = rebuild(&life.session, &compactor, &summary, CompactionMode::Mechanical).unwrap();
+    assert_eq!((rebuilt.event.receipt.retained, rebuilt.event.receipt.discarded), (6, 2));
 }

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{super::Pass, HOUR_MS, Life, STRICT, fold, planned};
+use super::{
+    super::{Due, Pass, Schedule, Trigger, run::up_to},
+    HOUR_MS, Life, STRICT, fold, planned,
+};
 use crate::{
-    clock::Timestamp,
+    clock::{IdSource as _, SeededIds, SystemClock, Timestamp},
     ids::Seq,
     options::{Budget, JournalOptions},
     output::OutputError,
@@ -435,14 +438,13 @@ fn sparing_history(bytes: usize, parts: &[(Seq, Seq)]) -> (Life, Vec<Seq>, Plan)
     (life, replies, plan)
 }
 
-/// History goes on schedule as anything does: not for little, and of the part that is written only for more than
-/// another part takes.
+/// History goes on schedule as anything does: not for little, and of the part that is written only for 64 KiB.
 #[test]
 fn a_run_by_itself_drops_no_history_for_little() {
     let whole: &[(Seq, Seq)] = &[(1, Seq::MAX)];
     let halves: &[(Seq, Seq)] = &[(1, 10), (11, Seq::MAX)];
     for (bytes, parts, gone) in
-        [(1000, whole, 6), (100, whole, 0), (1000, halves, 3), (100, halves, 3), (1200, halves, 6)]
+        [(11_000, whole, 6), (10_600, whole, 0), (100, halves, 3), (21_000, halves, 3), (22_000, halves, 6)]
     {
         let (mut life, replies, plan) = sparing_history(bytes, parts);
         let stays: Vec<Seq> = replies.iter().copied().filter(|seq| plan.keep.contains(seq)).collect();
@@ -455,6 +457,36 @@ fn a_run_by_itself_drops_no_history_for_little() {
         }
         assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
     }
+}
+
+/// Whether a part is worth rewriting is known of all of it: on schedule none is looked at that the watermark cuts,
+/// except the one that is written, of which only bytes count.
+#[test]
+fn on_schedule_a_part_is_looked_at_as_a_whole() {
+    let parts = &[(1, 10), (11, 20), (21, 30)];
+    for (watermark, rolling, end) in [(0, 0, 0), (9, 0, 0), (10, 10, 10), (19, 10, 10), (20, 20, 20), (21, 20, 21)] {
+        assert_eq!(up_to(parts, watermark, Trigger::Request), watermark);
+        assert_eq!(up_to(parts, watermark, Trigger::Rolling), rolling, "{watermark}");
+        assert_eq!(up_to(parts, watermark, Trigger::EndOfRun), end, "{watermark}");
+    }
+    assert_eq!(up_to(&[], 7, Trigger::EndOfRun), 0);
+}
+
+/// Many turns that end do not hold up the timer, and the timer none of these.
+#[tokio::test(start_paused = true)]
+async fn the_timer_and_the_ends_of_turns_take_turns() {
+    let (schedule, clock, mut rolling) = (Schedule::default(), SystemClock::new(), None);
+    let options = JournalOptions { end_of_run: true, rolling_ms: 10, ..JournalOptions::default() };
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let ended = SeededIds::new(7, seen.len() as u64).next_session_id(Timestamp::from_millis(0));
+        schedule.turn_ended(ended, &options);
+        let due = schedule.next(&clock, &options, &mut rolling).await;
+        seen.push(matches!(due, Due::Active));
+        // Each compaction takes longer than the timer.
+        tokio::time::advance(std::time::Duration::from_millis(11)).await;
+    }
+    assert_eq!(seen, [false, true, false, true, false, true]);
 }
 
 /// What is only too young is looked at again, though nothing else has changed.
