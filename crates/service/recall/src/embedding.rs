@@ -26,7 +26,10 @@ use super::{
     text::head,
     vectors::{Set, Sets, VectorLane},
 };
-use meerkat_words::{SessionError, memory::EmbedFor};
+use meerkat_words::{
+    SessionError,
+    memory::{EmbedFor, Intake},
+};
 
 /// Texts of one batch.
 const BATCH_DOCS: usize = 64;
@@ -91,6 +94,25 @@ impl Core {
             open.vectors = sets;
             Ok(())
         })
+    }
+
+    /// Takes texts in, and makes their vectors at once if a table makes them and no earlier text lacks one: what was there
+    /// before is left to the background, so that no text waits for those of others.
+    pub(super) fn add_and_embed(
+        &self,
+        intakes: Vec<Intake>,
+        runtime: &Handle,
+        closing: &CancellationToken,
+    ) -> Result<(), Trouble> {
+        let embeds = self.embedder.as_ref().is_some_and(|embedder| embedder.is_table())
+            && self.read(|open| Ok(has_all_vectors(open)))?;
+        self.add(intakes)?;
+        while embeds && let Some(batch) = self.next_batch()? {
+            // A failure is reported by the background, which tries again.
+            let Ok(vectors) = self.embed(runtime, &batch, closing) else { break };
+            self.put_batch(&batch, &vectors)?;
+        }
+        Ok(())
     }
 
     /// Returns the next texts to embed; `None` if all have vectors.
@@ -298,10 +320,15 @@ impl Core {
     pub(super) fn is_behind(&self) -> Result<bool, Trouble> {
         self.read(|open| {
             let lane = open.vectors.searched.lane.read().unwrap_or_else(PoisonError::into_inner);
-            let is_whole = open.vectors.made().embedded_to == open.columns.next_doc() && open.vectors.next.is_none();
-            Ok(self.embedder.is_some() && !(is_whole && lane.as_ref().is_none_or(VectorLane::is_graph_whole)))
+            Ok(self.embedder.is_some()
+                && !(has_all_vectors(open) && lane.as_ref().is_none_or(VectorLane::is_graph_whole)))
         })
     }
+}
+
+/// Returns true if no text lacks a vector, and no rebuild is under way.
+fn has_all_vectors(open: &Opened) -> bool {
+    open.vectors.next.is_none() && open.vectors.searched.embedded_to == open.columns.next_doc()
 }
 
 /// Lists the sets of an embedder, or of all, the oldest first.

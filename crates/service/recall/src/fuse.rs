@@ -13,9 +13,7 @@ use super::{
     opened::Opened,
     tables::Doc,
     text::{self, Terms, head},
-    tuning,
-    vectors::VectorLane,
-    when,
+    tuning, when,
 };
 use meerkat_words::{
     answers::SearchHit,
@@ -89,6 +87,13 @@ struct Candidate {
     score: f32,
 }
 
+/// What the best text of each lane is worth.
+#[derive(Clone, Copy)]
+struct Weights {
+    words: f32,
+    cosine: f32,
+}
+
 impl Core {
     /// Analyses a request; also returns what is to be embedded of it, or `None` if nothing can be found.
     pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, Option<String>)>, Trouble> {
@@ -108,8 +113,7 @@ impl Core {
     ) -> Result<(Vec<SearchHit>, bool), Trouble> {
         let is_behind = self.is_behind()?;
         let is_table = self.embedder.as_ref().is_some_and(|embedder| embedder.is_table());
-        let weight = if is_table { 0.0 } else { tuning::VECTOR_WEIGHT };
-        Ok((self.read(|open| best(open, request, terms, vector, weight))?, is_behind))
+        Ok((self.read(|open| best(open, request, terms, vector, is_table))?, is_behind))
     }
 
     /// Returns the text before each hit in its session, else the one after it.
@@ -128,40 +132,37 @@ impl Core {
     }
 }
 
+/// Finds the best hits. A server's vectors count beside the words; those of a table only where words find little.
 fn best(
     open: &Opened,
     request: &SearchMemory,
     terms: &Terms,
     vector: Option<&[f32]>,
-    weight: f32,
+    is_table: bool,
 ) -> Result<Vec<SearchHit>, Trouble> {
     let columns = &open.columns;
     let Some(filter) = Filter::of(columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
     let scores = lexical::score(open, terms)?;
-    let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
-    let found = candidates(columns, &filter, &scores, &cosines);
-    let counts = |it: &&Candidate| weight > 0.0 || it.words > 0.0 || it.alike > 0.0;
-    let counting = found.iter().filter(counts).copied().collect();
-    let mut ranked = rank(columns, counting, weight, &request.query, limit);
-    // If words find little, meaning alone decides.
-    if !ranked.iter().any(|it| scores.covered(columns, it.doc) >= tuning::COVERED_MIN) {
-        let least = least_cosine(open);
-        let near = found.into_iter().filter(|it| it.cosine >= least);
-        let near = near.map(|it| Candidate { words: 0.0, alike: 0.0, ..it });
-        ranked = rank(columns, near.collect(), tuning::VECTOR_WEIGHT, &request.query, limit);
+    let rank = |vector: Option<&[f32]>, least: f32, weights: Weights| {
+        let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
+        let mut found = candidates(columns, &filter, &scores, &cosines);
+        found.retain(|it| it.cosine >= least);
+        fuse(&mut found, weights);
+        add_sessions(columns, &mut found);
+        weigh(columns, &mut found, &request.query);
+        distinct(columns, found, limit)
+    };
+    let mut ranked = rank(vector.filter(|_| !is_table), 0.0, Weights { words: 1.0, cosine: tuning::VECTOR_WEIGHT });
+    let is_answer =
+        |it: &Candidate| scores.covered(columns, it.doc) >= tuning::COVERED_MIN || it.cosine >= tuning::COSINE_MIN;
+    if !ranked.iter().any(is_answer) {
+        let Some(vector) = vector.filter(|_| is_table) else { return Ok(Vec::new()) };
+        ranked = rank(Some(vector), tuning::COSINE_MIN, Weights { words: 0.0, cosine: 1.0 });
     }
     let best = ranked.first().map_or(0.0, |best| best.score);
     ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
     ranked.iter().map(|candidate| hit(open, candidate)).collect()
-}
-
-/// Ranks texts, and returns the best, best first.
-fn rank(columns: &Columns, mut found: Vec<Candidate>, weight: f32, query: &str, limit: usize) -> Vec<Candidate> {
-    fuse(&mut found, weight);
-    add_sessions(columns, &mut found);
-    weigh(columns, &mut found, query);
-    distinct(columns, found, limit)
 }
 
 /// Returns the cosine of each text that is near, by its number.
@@ -169,13 +170,6 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Vec<
     let passes = |doc: u32| open.columns.doc(doc).is_some_and(|doc| filter.passes(doc));
     let lane = open.vectors.searched.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     lane.as_ref().map_or_else(Vec::new, |lane| lane.search(vector, VECTORS_MIN.max(limit * VECTORS_PER_HIT), &passes))
-}
-
-/// Returns the cosine from which on a text is an answer by its meaning alone.
-fn least_cosine(open: &Opened) -> f32 {
-    let lane = open.vectors.searched.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let count = lane.as_ref().map_or(1, VectorLane::len).max(1);
-    tuning::COSINE_MIN + tuning::COSINE_MORE * (count as f32).ln()
 }
 
 /// Collects the texts that pass the filter and that some lane found.
@@ -189,12 +183,12 @@ fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f3
     scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > 0.0).collect()
 }
 
-/// Scores each candidate by the best of each lane; vectors count as much as their weight.
-fn fuse(candidates: &mut [Candidate], weight: f32) {
+/// Scores each candidate by the best of each lane.
+fn fuse(candidates: &mut [Candidate], weights: Weights) {
     let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
     let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score = share(it.words + it.alike, words) + weight * share(it.cosine, cosine);
+        it.score = weights.words * share(it.words + it.alike, words) + weights.cosine * share(it.cosine, cosine);
     }
 }
 

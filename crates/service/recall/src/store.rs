@@ -282,11 +282,8 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
-        self.change(move |core| core.add(intakes)).await?;
-        if self.core.embedder.as_ref().is_some_and(|embedder| embedder.is_table()) {
-            // A failure is the worker's to report, which tries again.
-            while let Ok(Step::Embedded(..)) = self.worker().step().await {}
-        }
+        let (runtime, closing) = (Handle::current(), self.closing.clone());
+        self.change(move |core| core.add_and_embed(intakes, &runtime, &closing)).await?;
         self.catch_up();
         Ok(())
     }

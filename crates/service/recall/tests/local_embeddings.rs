@@ -195,6 +195,16 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     refused(tokenizer(json!({ "normalizer": { "type": "NFC" } })), &reading);
     refused(tokenizer(json!({ "pre_tokenizer": { "type": "Metaspace" } })), &reading);
     refused(tokenizer(json!({ "pre_tokenizer": null })), &reading);
+    for (part, key, value) in [
+        ("normalizer", "clean_text", json!(false)),
+        ("model", "continuing_subword_prefix", json!("@@")),
+        ("model", "max_input_chars_per_word", json!(50)),
+    ] {
+        let published: Value = serde_json::from_slice(&fs::read(published().join(TOKENIZER)).unwrap()).unwrap();
+        let mut changed = published[part].clone();
+        changed[key] = value;
+        refused(tokenizer(json!({ part: changed })), &reading);
+    }
 
     let renamed = |to: &'static str| {
         Copied::new().listing(move |list| {
@@ -214,7 +224,8 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
     };
     refused(Copied::new().listing(narrow), &["more pieces"]);
     let small = |list: &mut Map<String, Value>| list["embeddings"]["dtype"] = json!("I8");
-    refused(Copied::new().listing(small), &["is I8", "F32, F16 and BF16 are supported"]);
+    refused(Copied::new().listing(small), &["kind I8, not F32, F16 or BF16", "Take one of model2vec"]);
+    refused(Copied::new().setting(CONFIG, json!({ "max_length": 0 })), &["no token of a text"]);
 
     let whole = fs::read(published().join(WEIGHTS)).unwrap();
     refused(Copied::new().with(WEIGHTS, &whole[..4]), &["too short"]);
@@ -232,4 +243,15 @@ async fn numbers_that_went_away_after_the_start_are_said_so() {
     let error = embedder.embed(&["text".to_owned()], EmbedFor::Query).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable);
     assert!(error.to_string().contains(copy.path().to_str().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn a_table_with_a_number_that_is_none_is_refused() {
+    for number in [f32::NAN, f32::INFINITY] {
+        let copy = Copied::new().changing(|_, data| data[..4].copy_from_slice(&number.to_le_bytes()));
+        let embedder = LocalEmbedder::open(copy.path()).unwrap();
+        let error = embedder.embed(&["text".to_owned()], EmbedFor::Query).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable);
+        assert!(error.to_string().contains("infinite or none"), "{error}");
+    }
 }

@@ -173,7 +173,7 @@ pub struct EndpointAccess {
 pub struct MemoryOptions {
     /// Source of its vectors; as the engine's options say if `None`.
     pub embedder: Option<Arc<dyn Embedder>>,
-    /// Vectors from which on a graph finds the nearest; below that all are compared.
+    /// Vectors from which on a graph finds the nearest; of a service it is what the engine's options say.
     pub graph_from: usize,
     /// Access to the embeddings endpoint that the options name.
     pub endpoint: EndpointAccess,

@@ -1,8 +1,8 @@
 //! The embedder over a table of model2vec in a directory: reads and checks its files.
 //!
 //! Anything unsupported is refused with advice, never guessed: nobody would notice a wrong vector. Opening it checks
-//! everything but the numbers, which are read when they are first needed, so that a command that embeds nothing does not
-//! wait for them.
+//! everything but the numbers, which are read when they are first needed: a command that embeds nothing does not wait
+//! for them.
 
 use std::{
     borrow::Cow,
@@ -18,7 +18,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{pieces::Pieces, table::Table};
+use super::{
+    pieces::{INNER, Pieces, WORD_MAX},
+    table::Table,
+};
 use meerkat_words::{
     SessionError,
     memory::{EmbedFor, Embedder},
@@ -33,7 +36,7 @@ const FILES: [&str; 4] = [CONFIG, TOKENIZER, MODULES, WEIGHTS];
 
 /// Most bytes of any other file.
 const TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-const WEIGHTS_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+const WEIGHTS_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Most bytes of the list of tensors at the beginning of the weights.
 const HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -114,6 +117,8 @@ struct Model {
     /// Not a table in other kinds of tokenizers.
     vocab: Value,
     unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    max_input_chars_per_word: Option<usize>,
 }
 
 impl Directory {
@@ -131,6 +136,9 @@ impl Directory {
         let mut kinds = modules.iter().map(|module| module.kind.rsplit('.').next().unwrap_or_default());
         if let Some(kind) = kinds.find(|kind| !["StaticEmbedding", "Normalize"].contains(kind)) {
             return Err(unsupported(path, &format!("has a module `{kind}`")));
+        }
+        if max_length == Some(0) {
+            return Err(misfit(path, &format!("by {CONFIG} it reads no token of a text")));
         }
         let place = Place::find(path)?;
         let rows = pieces(path)?.values().max().map_or(0, |id| *id as usize + 1);
@@ -151,6 +159,9 @@ impl Directory {
             weights = bytes;
         }
         let numbers = self.place.numbers(&weights).ok_or_else(|| unreadable(&self.path, "it is too short"))?;
+        if numbers.iter().any(|number| !number.is_finite()) {
+            return Err(unreadable(&self.path, "a number of it is infinite or none"));
+        }
         let (mut scales, mut codes) = (Vec::with_capacity(self.place.rows), Vec::with_capacity(numbers.len()));
         for row in numbers.chunks(self.place.columns) {
             let most = row.iter().fold(0.0_f32, |most, component| most.max(component.abs()));
@@ -174,11 +185,14 @@ fn pieces(path: &Path) -> Result<HashMap<Cow<'static, str>, u32>, String> {
     let model = model.filter(|model| model.kind.as_deref().is_none_or(|kind| kind == "WordPiece"));
     let model = model.ok_or_else(|| other("that is not of the kind WordPiece"))?;
     let reads_as_bert = is(&normalizer, "type", &["BertNormalizer".into()])
+        && is(&normalizer, "clean_text", &[true.into()])
         && is(&normalizer, "lowercase", &[true.into()])
         && is(&normalizer, "strip_accents", &[Value::Null, true.into()])
         && is(&normalizer, "handle_chinese_chars", &[true.into()])
         && is(&pre_tokenizer, "type", &["BertPreTokenizer".into()]);
-    if !reads_as_bert {
+    let cuts_as_bert = model.continuing_subword_prefix.as_deref().is_none_or(|prefix| prefix == INNER)
+        && model.max_input_chars_per_word.is_none_or(|most| most == WORD_MAX);
+    if !reads_as_bert || !cuts_as_bert {
         return Err(other("that does not cut a text into words as uncased models of the BERT family do"));
     }
     let ids: Option<HashMap<Cow<'static, str>, u32>> = serde_json::from_value(model.vocab).ok();
@@ -236,7 +250,8 @@ impl Place {
             return Err(misfit(path, &format!("{WEIGHTS} has no table `embeddings`")));
         };
         let kind = Kind::deserialize(Value::from(&*dtype));
-        let kind = kind.map_err(|_| broken(&format!("`embeddings` is {dtype}; F32, F16 and BF16 are supported")))?;
+        let kind =
+            kind.map_err(|_| unsupported(path, &format!("has numbers of the kind {dtype}, not F32, F16 or BF16")))?;
         let data = usize::try_from(8 + size).map_err(|error| broken(&error.to_string()))?;
         let bytes = rows.checked_mul(columns).and_then(|numbers| numbers.checked_mul(kind.bytes()));
         let is_whole = data.checked_add(end).is_some_and(|end| end as u64 <= length);

@@ -11,9 +11,9 @@ use icu_properties::{
 };
 
 /// Longest word, in characters; a longer one is left out.
-const WORD_MAX: usize = 100;
+pub(super) const WORD_MAX: usize = 100;
 /// Begins a piece that continues a word.
-const INNER: &str = "##";
+pub(super) const INNER: &str = "##";
 
 /// Pieces with their numbers.
 #[derive(Debug)]
