@@ -322,7 +322,7 @@ impl AgentBuildConfig {
         let sessions = Sessions::new(engine);
         pin_fact.serve(&sessions);
         recall.iter().for_each(|recall| recall.serve(&sessions));
-        Ok(Serving::of(sessions))
+        Serving::of(sessions)
     }
 }
 
@@ -397,7 +397,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "session-store")]
     #[tokio::test]
     async fn stored_sessions_have_the_service_of_stored_ones() {
         let folder = meerkat_testkit::folder();

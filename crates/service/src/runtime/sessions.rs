@@ -125,7 +125,6 @@ impl Sessions {
     }
 
     /// Returns true if its sessions outlive the process.
-    #[cfg(feature = "session-store")]
     pub(super) fn is_stored(&self) -> bool {
         self.engine().is_stored()
     }

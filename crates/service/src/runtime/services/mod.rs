@@ -1,15 +1,19 @@
 //! The two services. Both have every operation, over one engine: what an operation needs, the engine's capabilities say.
 
+#[cfg(not(feature = "session-store"))]
+mod absent;
 #[cfg(feature = "session-store")]
 mod stored;
 
+#[cfg(not(feature = "session-store"))]
+pub(crate) use absent::PersistentSessionService;
 #[cfg(feature = "session-store")]
 pub use stored::PersistentSessionService;
 
 use std::sync::Arc;
 
 use super::sessions::Sessions;
-use crate::service::SessionService;
+use crate::{SessionError, service::SessionService};
 
 /// Sessions in memory. They end with the process, or after some time without a request.
 pub struct EphemeralSessionService(Sessions);
@@ -23,25 +27,24 @@ impl AsRef<Sessions> for EphemeralSessionService {
 /// The service that serves an engine.
 pub(crate) enum Serving {
     Ephemeral(EphemeralSessionService),
-    #[cfg(feature = "session-store")]
     Persistent(PersistentSessionService),
 }
 
 impl Serving {
-    /// Chooses the service: that of stored sessions if the engine stores them. No build without `session-store` has such
-    /// an engine.
-    pub(crate) fn of(sessions: Sessions) -> Self {
-        #[cfg(feature = "session-store")]
-        if sessions.is_stored() {
-            return Self::Persistent(PersistentSessionService::new(sessions));
-        }
-        Self::Ephemeral(EphemeralSessionService(sessions))
+    /// Chooses the service: that of stored sessions if the engine stores them.
+    ///
+    /// # Errors
+    /// `SESSION_PERSISTENCE_DISABLED` if it stores them in a build that cannot.
+    pub(crate) fn of(sessions: Sessions) -> Result<Self, SessionError> {
+        Ok(match sessions.is_stored() {
+            true => Self::Persistent(PersistentSessionService::new(sessions)?),
+            false => Self::Ephemeral(EphemeralSessionService(sessions)),
+        })
     }
 
     pub(crate) fn into_service(self) -> Arc<dyn SessionService> {
         match self {
             Self::Ephemeral(service) => Arc::new(service),
-            #[cfg(feature = "session-store")]
             Self::Persistent(service) => Arc::new(service),
         }
     }

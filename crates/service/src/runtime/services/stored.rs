@@ -1,14 +1,15 @@
 //! [`PersistentSessionService`]: the service of stored sessions, in a build with `session-store`.
 
-use crate::runtime::sessions::Sessions;
+use crate::{SessionError, runtime::sessions::Sessions};
 
 /// Stored sessions. They outlive the process, and leave memory after some time without a request.
 pub struct PersistentSessionService(Sessions);
 
 impl PersistentSessionService {
     /// Makes the service of sessions whose stores outlive the process.
-    pub(super) const fn new(sessions: Sessions) -> Self {
-        Self(sessions)
+    #[expect(clippy::unnecessary_wraps, reason = "its twin refuses")]
+    pub(super) const fn new(sessions: Sessions) -> Result<Self, SessionError> {
+        Ok(Self(sessions))
     }
 }
 
