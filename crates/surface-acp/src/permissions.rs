@@ -1,5 +1,5 @@
-//! Questions about a turn's calls, as requests for permission. A client that is gone leaves a call waiting, and any surface
-//! may decide it meanwhile; then the question is withdrawn.
+//! Questions about a turn's calls, as requests for permission. A client that is gone leaves a call waiting, and any
+//! surface may decide it meanwhile; then the question is withdrawn.
 
 use std::{collections::HashMap, convert::Infallible, future::pending, time::Duration};
 

@@ -1,5 +1,5 @@
-//! What a client is shown of a session's events. No piece of text is shown twice or left out: the whole message has what
-//! deltas lost. The same events give the same texts whether they are followed or replayed.
+//! What a client is shown of a session's events. No piece of text is shown twice or left out: the whole message has
+//! what deltas lost. The same events give the same texts whether they are followed or replayed.
 
 use std::{
     collections::HashMap,
@@ -49,6 +49,38 @@ impl Shows {
 /// Message of a user.
 type Said = (Body, Vec<Attached>);
 
+/// Part of a text that was shown.
+#[derive(Default)]
+struct Shown {
+    bytes: usize,
+    /// Place of the next delta.
+    place: Option<(u32, u64)>,
+    is_gapped: bool,
+}
+
+impl Shown {
+    /// Returns whether a delta goes on where the shown part ends.
+    ///
+    /// Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so that run
+    /// waits for the whole message.
+    fn takes(&mut self, block: u32, offset: u64, text: &str) -> bool {
+        let goes_on = match self.place {
+            Some(place) => place == (block, offset),
+            None => block <= 1 && offset == 0,
+        };
+        self.is_gapped |= !goes_on;
+        if !self.is_gapped {
+            self.place = Some((block, offset + text.len() as u64));
+        }
+        !self.is_gapped
+    }
+
+    /// The rest of the whole text.
+    fn rest(&self, whole: &str) -> String {
+        whole.get(self.bytes..).unwrap_or_default().to_owned()
+    }
+}
+
 /// A session as a client sees it.
 pub(crate) struct Updates {
     session_id: SessionId,
@@ -62,12 +94,11 @@ pub(crate) struct Updates {
     /// Arguments of calls without a result.
     calls: HashMap<String, (String, Value)>,
     step: Option<(Option<TurnNumber>, u32)>,
-    /// Bytes of the step's text that were shown, and whether its reasoning was.
-    said: usize,
-    has_thought: bool,
-    /// Place of the next delta.
-    place: Option<(u32, u64)>,
-    is_gapped: bool,
+    /// What was shown of the step's text, and of its reasoning.
+    said: Shown,
+    thought: Shown,
+    /// The one turn that is shown; all are if it is `None`.
+    only: Option<TurnNumber>,
     /// Turn that has not ended, with the event that began it.
     pub(crate) open: Option<(TurnNumber, Seq)>,
     /// How long the newest turn's model thinks.
@@ -85,10 +116,9 @@ impl Updates {
             steered: HashMap::new(),
             calls: HashMap::new(),
             step: None,
-            said: 0,
-            has_thought: false,
-            place: None,
-            is_gapped: false,
+            said: Shown::default(),
+            thought: Shown::default(),
+            only: None,
             open: None,
             effort: None,
         }
@@ -97,6 +127,15 @@ impl Updates {
     /// Leaves out the prompt of a turn, which the client shows itself.
     pub(crate) fn of_own(self, turn: TurnNumber) -> Self {
         Self { own: Some(turn), ..self }
+    }
+
+    /// Shows this turn only, and what belongs to no turn.
+    pub(crate) fn of_turn(self, turn: TurnNumber) -> Self {
+        Self { only: Some(turn), ..self }
+    }
+
+    fn shows_turn(&self, turn: Option<TurnNumber>) -> bool {
+        self.only.is_none() || turn.is_none() || turn == self.only
     }
 
     /// Makes the updates of a line, and returns its record if it is durable.
@@ -113,9 +152,13 @@ impl Updates {
         let text = std::str::from_utf8(&line.line).map_err(|why| unreadable(&why))?;
         if line.seq.is_none() {
             let live = wire::decode_live(text).map_err(|why| unreadable(&why))?;
+            let live = live.filter(|live| self.shows_turn(live.turn));
             return Ok((live.map(|live| self.live(live.turn, live.event)).unwrap_or_default(), None));
         }
         let record = wire::decode_event(text).map_err(|why| unreadable(&why))?;
+        if !self.shows_turn(record.turn) {
+            return Ok((Vec::new(), Some(record)));
+        }
         Ok((self.durable(service, &record).await?, Some(record)))
     }
 
@@ -123,21 +166,16 @@ impl Updates {
         match event {
             LiveEvent::TextDelta(delta) => {
                 self.enter(turn, delta.step);
-                // Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so
-                // that run waits for the whole message.
-                let goes_on = match self.place {
-                    Some(place) => place == (delta.block, delta.offset),
-                    None => delta.block <= 1 && delta.offset == 0,
-                };
-                self.is_gapped |= !goes_on;
-                if self.is_gapped {
+                if !self.said.takes(delta.block, delta.offset, &delta.text) {
                     return Vec::new();
                 }
-                self.place = Some((delta.block, delta.offset + delta.text.len() as u64));
                 self.say(delta.text)
             }
             LiveEvent::ReasoningDelta(delta) => {
                 self.enter(turn, delta.step);
+                if !self.thought.takes(delta.block, delta.offset, &delta.text) {
+                    return Vec::new();
+                }
                 self.think(delta.text)
             }
             LiveEvent::ToolProgress(progress) => {
@@ -246,7 +284,7 @@ impl Updates {
     fn enter(&mut self, turn: Option<TurnNumber>, step: u32) {
         if self.step != Some((turn, step)) {
             self.step = Some((turn, step));
-            (self.said, self.has_thought, self.place, self.is_gapped) = (0, false, None, false);
+            (self.said, self.thought) = (Shown::default(), Shown::default());
         }
     }
 
@@ -260,7 +298,7 @@ impl Updates {
         if said.is_empty() {
             return Vec::new();
         }
-        self.said += said.len();
+        self.said.bytes += said.len();
         let chunk = ContentChunk::new(text(said)).message_id(self.message_id().as_str());
         vec![SessionUpdate::AgentMessageChunk(chunk)]
     }
@@ -269,13 +307,13 @@ impl Updates {
         if thought.is_empty() {
             return Vec::new();
         }
-        self.has_thought = true;
+        self.thought.bytes += thought.len();
         vec![SessionUpdate::AgentThoughtChunk(ContentChunk::new(text(thought)))]
     }
 
     /// Shows the rest of a step's whole text.
     fn rest(&mut self, whole: &str) -> Vec<SessionUpdate> {
-        self.say(whole.get(self.said..).unwrap_or_default().to_owned())
+        self.say(self.said.rest(whole))
     }
 
     /// Shows a model's answer: what is not shown yet of its texts, then its calls.
@@ -308,8 +346,8 @@ impl Updates {
                 Block::ToolCall(call) => calls.push(call),
             }
         }
-        // A turn may outrun its deltas: then its reasoning was not shown yet.
-        let mut updates = if self.has_thought { Vec::new() } else { self.think(thought) };
+        // A turn may outrun its deltas: then the message has the rest.
+        let mut updates = self.think(self.thought.rest(&thought));
         updates.extend(self.rest(&said));
         updates.extend(calls.into_iter().map(|call| SessionUpdate::ToolCall(self.call(call))));
         Ok(updates)
@@ -430,7 +468,7 @@ impl Updates {
         message: &Message,
     ) -> Result<Vec<SessionUpdate>, SessionError> {
         self.step = None;
-        (self.said, self.has_thought) = (0, false);
+        (self.said, self.thought) = (Shown::default(), Shown::default());
         match message {
             Message::User { content, blocks } => self.user(service, seq, &(content.clone(), blocks.clone())).await,
             Message::Assistant { content } => {

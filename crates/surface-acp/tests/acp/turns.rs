@@ -2,11 +2,12 @@
 
 use meerkat_service::{
     SessionId,
-    service::{DecideApproval, Decision},
+    service::{DecideApproval, Decision, SessionState},
 };
+use meerkat_testkit::until_asked;
 use serde_json::{Value, json};
 
-use super::{Client, agent, prompt, texts};
+use super::{Client, agent, prompt, stored, texts};
 
 #[tokio::test]
 async fn a_turn_is_shown_as_it_comes_and_each_byte_once() {
@@ -20,6 +21,28 @@ async fn a_turn_is_shown_as_it_comes_and_each_byte_once() {
     assert_eq!(texts(&updates, "user_message_chunk"), "");
     let usage = updates.iter().find(|update| update["sessionUpdate"] == "usage_update").unwrap();
     assert!(usage["used"].as_u64().unwrap() < usage["size"].as_u64().unwrap(), "{usage}");
+}
+
+/// A client that reads slowly gets the first piece of a thought before the turn ends, and the rest with the message.
+#[tokio::test]
+async fn a_slow_reader_misses_nothing_of_a_thought() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    let thought: String = (0..12_000).map(|number| format!("{number:05}")).collect();
+    let script = format!("@chunks 1 @think {thought} @say Done.");
+    let id = client.prompt(&session, &script).await;
+    let first = client.asked("session/update").await;
+    let session_id: SessionId = session.parse().unwrap();
+    until_asked("the turn has ended", async || {
+        agent.service().read(&session_id).await.unwrap().state == SessionState::Idle
+    })
+    .await;
+    client.before.push_back(first);
+    client.answer(id).await;
+    let updates = client.updates();
+    assert!(texts(&updates, "agent_thought_chunk") == thought, "the thought has gaps, or pieces twice");
+    assert_eq!(texts(&updates, "agent_message_chunk"), "Done.");
 }
 
 #[tokio::test]
@@ -43,7 +66,8 @@ async fn each_end_has_its_reason() {
 #[tokio::test]
 async fn a_prompt_is_cancelled_even_before_it_has_begun() {
     let (mut client, session) = Client::begun(&agent()).await;
-    let request = json!({ "jsonrpc": "2.0", "id": "p", "method": "session/prompt", "params": prompt(&session, "@say Wait @stall") });
+    let params = prompt(&session, "@say Wait @stall");
+    let request = json!({ "jsonrpc": "2.0", "id": "p", "method": "session/prompt", "params": params });
     let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
     client.write(&format!("{request}\n{cancel}")).await;
     loop {
@@ -55,6 +79,77 @@ async fn a_prompt_is_cancelled_even_before_it_has_begun() {
     }
 }
 
+#[tokio::test]
+async fn a_prompt_that_waits_for_its_place_is_cancelled_too() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    let first = client.prompt(&session, "@say Wait @stall").await;
+    client.asked("session/update").await;
+    let second = client.prompt(&session, "@say Never.").await;
+    let session_id: SessionId = session.parse().unwrap();
+    let is_queued = async || agent.service().read(&session_id).await.unwrap().queue.len() == 1;
+    until_asked("the second one waits", is_queued).await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    client.write(&cancel.to_string()).await;
+    for id in [first, second] {
+        let ended = client.answer(id).await;
+        assert_eq!(ended["result"]["stopReason"], "cancelled", "{ended}");
+    }
+    assert_eq!(texts(&client.updates(), "agent_message_chunk"), "");
+}
+
+/// The session is loaded while a turn of another client runs, and loaded again; then it is prompted.
+#[tokio::test]
+async fn a_turn_that_runs_is_shown_and_asked_about_once() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut other, session) = Client::begun(&agent).await;
+    let others = other.prompt(&session, "@say Before. @call hold {} @say After.").await;
+    other.asked("session/request_permission").await;
+    let mut client = Client::of(&agent);
+    let load = json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] });
+    client.ends("session/load", load.clone()).await;
+    let asked = client.asked("session/request_permission").await;
+    client.ends("session/load", load).await;
+    let withdrawn = client.asked("$/cancel_request").await;
+    assert_eq!(withdrawn["params"]["requestId"], asked["id"], "{withdrawn}");
+    let again = client.asked("session/request_permission").await;
+    assert_eq!(again["params"]["toolCall"], asked["params"]["toolCall"]);
+    let id = client.prompt(&session, "@say Mine.").await;
+    let session_id: SessionId = session.parse().unwrap();
+    let is_queued = async || agent.service().read(&session_id).await.unwrap().queue.len() == 1;
+    until_asked("the prompt waits", is_queued).await;
+    client.before.clear();
+    answered(&mut client, &again, "once").await;
+    client.answer(id).await;
+    let questions = client.before.iter().filter(|message| message["method"] == "session/request_permission").count();
+    assert_eq!(questions, 0);
+    let updates = client.updates();
+    assert_eq!(texts(&updates, "agent_message_chunk"), "After.Mine.");
+    other.answer(others).await;
+}
+
+/// Stop and close are for what this client sees: they leave another client's turn alone.
+#[tokio::test]
+async fn a_turn_of_another_client_is_not_cancelled() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut other, session) = Client::begun(&agent).await;
+    let mut client = Client::of(&agent);
+    let load = json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] });
+    client.ends("session/load", load.clone()).await;
+    let others = other.prompt(&session, "@call hold {} @say Done.").await;
+    let asked = other.asked("session/request_permission").await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+    client.write(&cancel.to_string()).await;
+    client.ends("session/load", load).await;
+    client.ends("session/close", json!({ "sessionId": session })).await;
+    answered(&mut other, &asked, "once").await;
+    let ended = other.answer(others).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+}
+
 async fn answered(client: &mut Client, asked: &Value, option: &str) {
     let result = json!({ "outcome": { "outcome": "selected", "optionId": option } });
     client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
@@ -63,7 +158,7 @@ async fn answered(client: &mut Client, asked: &Value, option: &str) {
 #[tokio::test]
 async fn a_call_runs_as_the_client_answers() {
     let (mut client, session) = Client::begun(&agent()).await;
-    for (option, status, said) in [("once", "completed", "held"), ("reject", "failed", "")] {
+    for (option, status, said) in [("once", "completed", "held"), ("reject", "failed", "denied")] {
         let id = client.prompt(&session, "@call hold {} @say Done.").await;
         let asked = client.asked("session/request_permission").await;
         let params = &asked["params"];
