@@ -159,7 +159,7 @@ impl Updates {
         if !self.shows_turn(record.turn) {
             return Ok((Vec::new(), Some(record)));
         }
-        Ok((self.durable(service, &record).await?, Some(record)))
+        Ok((self.durable(service, &record).await, Some(record)))
     }
 
     fn live(&mut self, turn: Option<TurnNumber>, event: LiveEvent) -> Vec<SessionUpdate> {
@@ -194,13 +194,9 @@ impl Updates {
         }
     }
 
-    async fn durable(
-        &mut self,
-        service: &dyn SessionService,
-        record: &Record,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn durable(&mut self, service: &dyn SessionService, record: &Record) -> Vec<SessionUpdate> {
         let (turn, seq) = (record.turn, record.seq);
-        Ok(match &record.event {
+        match &record.event {
             Event::TurnQueued(queued) => {
                 if let Some(turn) = turn {
                     self.queued.insert(turn, (queued.prompt.clone(), queued.blocks.clone()));
@@ -225,7 +221,7 @@ impl Updates {
                 let given = started.prompt.clone().map(|prompt| (prompt, started.blocks.clone()));
                 let said = given.or_else(|| self.queued.remove(&turn?));
                 match said.filter(|_| turn.is_none() || turn != self.own) {
-                    Some(said) => self.user(service, seq, &said).await?,
+                    Some(said) => self.user(service, seq, &said).await,
                     None => Vec::new(),
                 }
             }
@@ -234,20 +230,20 @@ impl Updates {
                 Vec::new()
             }
             Event::SteeringEntered(entered) => match self.steered.remove(&entered.steered) {
-                Some(said) => self.user(service, seq, &said).await?,
+                Some(said) => self.user(service, seq, &said).await,
                 None => Vec::new(),
             },
-            Event::HistoryGiven(given) => self.given(service, seq, &given.message).await?,
-            Event::AssistantMessage(message) => self.message(service, turn, message).await?,
+            Event::HistoryGiven(given) => self.given(service, seq, &given.message).await,
+            Event::AssistantMessage(message) => self.message(service, turn, message).await,
             Event::PartialText(partial) => {
                 self.enter(turn, partial.step);
-                let text = whole(service, self.session_id, &partial.text).await?;
+                let text = self.whole(service, &partial.text).await;
                 self.rest(&text)
             }
             Event::ToolStarted(started) => {
                 vec![update(&started.call_id, ToolCallUpdateFields::new().status(ToolCallStatus::InProgress))]
             }
-            Event::ToolFinished(finished) => vec![self.finished(service, finished).await?],
+            Event::ToolFinished(finished) => vec![self.finished(service, finished).await],
             Event::SessionUpdated(updated) => {
                 vec![SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(updated.title.clone()))]
             }
@@ -264,7 +260,7 @@ impl Updates {
                 self.notice(NoticeSeverity::Error, &failed.error.message)
             }
             _ => Vec::new(),
-        })
+        }
     }
 
     fn notice(&self, severity: NoticeSeverity, text: &str) -> Vec<SessionUpdate> {
@@ -322,27 +318,23 @@ impl Updates {
         service: &dyn SessionService,
         turn: Option<TurnNumber>,
         message: &AssistantMessage,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    ) -> Vec<SessionUpdate> {
         self.enter(turn, message.step);
-        let mut updates = self.blocks(service, &message.blocks).await?;
+        let mut updates = self.blocks(service, &message.blocks).await;
         if let Some(context) = message.context
             && let Some(free) = context.free
         {
             updates.push(SessionUpdate::UsageUpdate(UsageUpdate::new(context.used(), context.used() + free)));
         }
-        Ok(updates)
+        updates
     }
 
-    async fn blocks(
-        &mut self,
-        service: &dyn SessionService,
-        blocks: &[Block],
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn blocks(&mut self, service: &dyn SessionService, blocks: &[Block]) -> Vec<SessionUpdate> {
         let (mut thought, mut said, mut calls) = (String::new(), String::new(), Vec::new());
         for block in blocks {
             match block {
-                Block::Text { text } => said.push_str(&whole(service, self.session_id, text).await?),
-                Block::Reasoning { text, .. } => thought.push_str(&whole(service, self.session_id, text).await?),
+                Block::Text { text } => said.push_str(&self.whole(service, text).await),
+                Block::Reasoning { text, .. } => thought.push_str(&self.whole(service, text).await),
                 Block::ToolCall(call) => calls.push(call),
             }
         }
@@ -350,7 +342,7 @@ impl Updates {
         let mut updates = self.think(self.thought.rest(&thought));
         updates.extend(self.rest(&said));
         updates.extend(calls.into_iter().map(|call| SessionUpdate::ToolCall(self.call(call))));
-        Ok(updates)
+        updates
     }
 
     /// Shows a call. What `write` replaces is known only when it has run, or is in the question about it.
@@ -382,14 +374,10 @@ impl Updates {
         ToolCallUpdate::new(call_id.to_owned(), fields.title(shown).kind(kind(name)).content(shown_content))
     }
 
-    async fn finished(
-        &mut self,
-        service: &dyn SessionService,
-        finished: &ToolFinished,
-    ) -> Result<SessionUpdate, SessionError> {
+    async fn finished(&mut self, service: &dyn SessionService, finished: &ToolFinished) -> SessionUpdate {
         let is_done = finished.outcome == ToolOutcome::Succeeded;
         let status = if is_done { ToolCallStatus::Completed } else { ToolCallStatus::Failed };
-        let output = whole(service, self.session_id, &finished.output).await?;
+        let output = self.whole(service, &finished.output).await;
         let mut shown = Vec::new();
         if let Some((name, arguments)) = self.calls.remove(&finished.call_id).filter(|_| is_done) {
             let before = match finished.files.first().and_then(|file| file.copy()).filter(|_| name == "write") {
@@ -403,15 +391,20 @@ impl Updates {
             shown.push(content(output));
         }
         for image in &finished.images {
-            let data = BASE64_STANDARD.encode(self.blob(service, &image.blob).await?);
-            shown.push(ToolCallContent::from(ContentBlock::Image(ImageContent::new(data, image.media_type.clone()))));
+            shown.push(match self.blob(service, &image.blob).await {
+                Ok(bytes) => {
+                    let image = ImageContent::new(BASE64_STANDARD.encode(bytes), image.media_type.clone());
+                    ToolCallContent::from(ContentBlock::Image(image))
+                }
+                Err(error) => content(unread("an image", &error)),
+            });
         }
         let mut fields = ToolCallUpdateFields::new().status(status).content(shown);
         if let (Some(workspace), false) = (&self.workspace, finished.files.is_empty()) {
             let places = finished.files.iter().map(|file| ToolCallLocation::new(workspace.join(&file.path)));
             fields = fields.locations(places.collect::<Vec<_>>());
         }
-        Ok(update(&finished.call_id, fields))
+        update(&finished.call_id, fields)
     }
 
     /// The change that a call of `edit` or `write` makes.
@@ -432,16 +425,21 @@ impl Updates {
     }
 
     /// Shows what a user said: the text, then each image and file.
-    async fn user(
-        &self,
-        service: &dyn SessionService,
-        seq: Seq,
-        (prompt, attached): &Said,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
-        let said = whole(service, self.session_id, prompt).await?;
+    async fn user(&self, service: &dyn SessionService, seq: Seq, (prompt, attached): &Said) -> Vec<SessionUpdate> {
+        let said = self.whole(service, prompt).await;
         let mut blocks: Vec<ContentBlock> = Some(said).filter(|said| !said.is_empty()).map(text).into_iter().collect();
         for block in attached {
-            let bytes = self.blob(service, block.blob()).await?;
+            let bytes = match self.blob(service, block.blob()).await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    let name = match block {
+                        Attached::Image(_) => "an image",
+                        Attached::File(file) => file.name.as_str(),
+                    };
+                    blocks.push(text(unread(name, &error)));
+                    continue;
+                }
+            };
             blocks.push(match block {
                 Attached::Image(image) => {
                     ContentBlock::Image(ImageContent::new(BASE64_STANDARD.encode(bytes), image.media_type.clone()))
@@ -457,37 +455,37 @@ impl Updates {
         }
         let id = seq.to_string();
         let chunk = |block| SessionUpdate::UserMessageChunk(ContentChunk::new(block).message_id(id.as_str()));
-        Ok(blocks.into_iter().map(chunk).collect())
+        blocks.into_iter().map(chunk).collect()
     }
 
     /// Shows a message from before the first turn.
-    async fn given(
-        &mut self,
-        service: &dyn SessionService,
-        seq: Seq,
-        message: &Message,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn given(&mut self, service: &dyn SessionService, seq: Seq, message: &Message) -> Vec<SessionUpdate> {
         self.step = None;
         (self.said, self.thought) = (Shown::default(), Shown::default());
         match message {
             Message::User { content, blocks } => self.user(service, seq, &(content.clone(), blocks.clone())).await,
             Message::Assistant { content } => {
-                let said = whole(service, self.session_id, content).await?;
-                Ok(self.say(said))
+                let said = self.whole(service, content).await;
+                self.say(said)
             }
             Message::BlockAssistant { blocks, .. } => self.blocks(service, blocks).await,
             Message::ToolResults { results } => {
                 let mut updates = Vec::new();
                 for result in results {
                     let status = if result.is_error { ToolCallStatus::Failed } else { ToolCallStatus::Completed };
-                    let output = whole(service, self.session_id, &result.content).await?;
+                    let output = self.whole(service, &result.content).await;
                     let fields = ToolCallUpdateFields::new().status(status).content(vec![content(output)]);
                     updates.push(update(&result.call_id, fields));
                 }
-                Ok(updates)
+                updates
             }
-            Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => Ok(Vec::new()),
+            Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => Vec::new(),
         }
+    }
+
+    /// The whole of a text; words in its place if it cannot be read, so that the session is shown all the same.
+    async fn whole(&self, service: &dyn SessionService, body: &Body) -> String {
+        whole(service, self.session_id, body).await.unwrap_or_else(|error| unread("a text", &error))
     }
 
     async fn blob(&self, service: &dyn SessionService, blob: &str) -> Result<Vec<u8>, SessionError> {
@@ -506,6 +504,12 @@ impl Updates {
 
 fn text(text: impl Into<String>) -> ContentBlock {
     ContentBlock::from(text.into())
+}
+
+/// Words in the place of what cannot be read.
+fn unread(what: &str, error: &SessionError) -> String {
+    tracing::warn!(%error, what, "a part of a session cannot be read");
+    format!("[{what} cannot be read]")
 }
 
 /// Text of a call.

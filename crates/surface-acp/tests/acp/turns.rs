@@ -170,17 +170,45 @@ async fn a_call_runs_as_the_client_answers() {
     }
 }
 
-/// A client whose editor cannot ask refuses, so that no turn waits for nothing.
+/// An answer that decides nothing refuses, so that no turn waits for nothing.
 #[tokio::test]
-async fn a_client_that_cannot_ask_refuses() {
+async fn an_answer_that_decides_nothing_refuses() {
+    let selected = |option: &str| json!({ "result": { "outcome": { "outcome": "selected", "optionId": option } } });
+    for (answer, reason) in [
+        (json!({ "error": { "code": -32601, "message": "Method not found" } }), "the editor cannot ask its user"),
+        (json!({ "error": { "code": "x" } }), "the editor cannot ask its user"),
+        (json!({ "result": { "outcome": { "outcome": "cancelled" } } }), "closed without an answer"),
+        (json!({ "result": {} }), "cannot be read"),
+        (selected("none"), "was not offered"),
+        // It has no rule, so it can be allowed once only.
+        (selected("always"), "was not offered"),
+    ] {
+        let (mut client, session) = Client::begun(&agent()).await;
+        let id = client.prompt(&session, "@call hold {} @echo last_result").await;
+        let asked = client.asked("session/request_permission").await;
+        let mut message = answer.clone();
+        (message["jsonrpc"], message["id"]) = (json!("2.0"), asked["id"].clone());
+        client.write(&message.to_string()).await;
+        let ended = client.answer(id).await;
+        assert_eq!(ended["result"]["stopReason"], "end_turn", "{answer}: {ended}");
+        let said = texts(&client.updates(), "agent_message_chunk");
+        assert!(said.contains(reason), "{answer}: {said}");
+    }
+}
+
+/// Editors write addresses with escapes; the model's tools want the path.
+#[tokio::test]
+async fn a_link_is_named_by_its_path() {
     let (mut client, session) = Client::begun(&agent()).await;
-    let id = client.prompt(&session, "@call hold {} @echo last_result").await;
-    let asked = client.asked("session/request_permission").await;
-    let error = json!({ "code": -32601, "message": "Method not found" });
-    client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }).to_string()).await;
-    let ended = client.answer(id).await;
-    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
-    assert!(texts(&client.updates(), "agent_message_chunk").contains("the editor cannot ask its user"));
+    let link = json!({ "type": "resource_link", "name": "f", "uri": "file:///home/a/My%20File%60s.rs" });
+    let file = json!({ "uri": "file:///home/a/Its%20text.txt", "text": "A text." });
+    let blocks = json!([
+        { "type": "text", "text": "@echo blocks @say " }, link, { "type": "resource", "resource": file },
+    ]);
+    client.ends("session/prompt", json!({ "sessionId": session, "prompt": blocks })).await;
+    let said = texts(&client.updates(), "agent_message_chunk");
+    assert!(said.contains("`` /home/a/My File`s.rs ``"), "{said}");
+    assert!(said.contains("Its text.txt") && !said.contains("%20"), "{said}");
 }
 
 #[tokio::test]
