@@ -28,6 +28,9 @@ from acp import (
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
 PATIENCE = 60
+
+# Longest time of a whole trial, so that a lost answer fails it.
+TRIAL = 3 * PATIENCE
 MEERKAT = os.environ["MEERKAT"]
 
 
@@ -295,7 +298,9 @@ async def attached(place: Place) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert server.stdout and json.loads(server.stdout.readline())["listening"]
+        assert server.stdout
+        # A thread, so that the trial's patience holds for the first line too.
+        assert json.loads(await asyncio.to_thread(server.stdout.readline))["listening"]
         await talk(place)
         async with place.editor(answer=None) as (agent, editor, process):
             session = await place.session(agent)
@@ -318,7 +323,8 @@ async def main() -> None:
     for trial in [talk, change, cancel, killed, listed, refused, attached]:
         with tempfile.TemporaryDirectory() as folder:
             since = time.monotonic()
-            await trial(Place(Path(folder).resolve()))
+            async with asyncio.timeout(TRIAL):
+                await trial(Place(Path(folder).resolve()))
             print(f"{trial.__name__}: good ({time.monotonic() - since:.1f} s)")
 
 

@@ -20,11 +20,9 @@ use agent_client_protocol_schema::{
 };
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use meerkat_service::{
-    SessionError, SessionId, SessionService,
+    SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{from_acceptance, handle},
-    service::{
-        CreateSession, DeleteSession, InterruptTurn, ReadEvents, SessionQuery, SessionView, StartTurn, TurnAccepted,
-    },
+    service::{CreateSession, DeleteSession, ReadEvents, SessionQuery, SessionView, StartTurn, TurnAccepted},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -62,8 +60,47 @@ struct State {
 struct Open {
     workspace: Option<String>,
     settings: Settings,
-    /// Turns that the client watches, which it may cancel.
-    running: HashMap<u64, CancellationToken>,
+    /// Prompts of this client that have no answer yet.
+    running: HashMap<u64, Running>,
+    /// The turn that ran when the session was loaded.
+    watching: Option<Watching>,
+}
+
+/// Prompt without an answer.
+#[derive(Default)]
+struct Running {
+    cancelled: CancellationToken,
+    turn: Option<TurnNumber>,
+}
+
+/// Turn of another client that is shown here.
+#[derive(Clone)]
+struct Watching {
+    cancelled: CancellationToken,
+    /// Ends the watching, not the turn.
+    ended: CancellationToken,
+}
+
+impl Open {
+    /// Cancels all turns that the client sees.
+    fn cancel(&self) {
+        self.running.values().for_each(|running| running.cancelled.cancel());
+        if let Some(watching) = &self.watching {
+            watching.cancelled.cancel();
+        }
+    }
+
+    /// Cancels the client's own turns. The turns of others go on, and are shown no more.
+    fn close(&self) {
+        self.running.values().for_each(|running| running.cancelled.cancel());
+        self.end_watching();
+    }
+
+    fn end_watching(&self) {
+        if let Some(watching) = &self.watching {
+            watching.ended.cancel();
+        }
+    }
 }
 
 /// Prompt that can be cancelled from here on.
@@ -125,15 +162,16 @@ impl Agent {
             return None;
         }
         let request: PromptRequest = serde_json::from_str(params).ok()?;
-        self.watched(request.session_id.0.parse().ok()?)
+        self.noted(request.session_id.0.parse().ok()?)
     }
 
-    /// Notes a turn that the client watches.
-    fn watched(&self, session_id: SessionId) -> Option<Begun> {
+    /// Notes a prompt of the client.
+    fn noted(&self, session_id: SessionId) -> Option<Begun> {
         let mut state = self.state();
         state.begun += 1;
-        let (number, cancelled) = (state.begun, CancellationToken::new());
-        state.open.get_mut(&session_id)?.running.insert(number, cancelled.clone());
+        let (number, running) = (state.begun, Running::default());
+        let cancelled = running.cancelled.clone();
+        state.open.get_mut(&session_id)?.running.insert(number, running);
         Some(Begun { session_id, number, cancelled })
     }
 
@@ -152,17 +190,8 @@ impl Agent {
         let Ok(session_id) = cancelled else {
             return tracing::warn!("a cancellation names no session");
         };
-        let is_watched = self.with(session_id, |open| {
-            open.running.values().for_each(CancellationToken::cancel);
-            !open.running.is_empty()
-        });
-        if matches!(is_watched, Ok(false)) {
-            let service = self.service.clone();
-            tokio::spawn(async move {
-                if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: None }).await {
-                    tracing::debug!(%error, "there was nothing to cancel");
-                }
-            });
+        if self.with(session_id, |open| open.cancel()).is_err() {
+            tracing::warn!(%session_id, "a cancellation names a session that the client has not opened");
         }
     }
 
@@ -192,19 +221,22 @@ impl Agent {
                 let session_id = id(&session_id)?;
                 let deleted = self.service.delete(DeleteSession { session_id, force: false }).await;
                 deleted.map_err(|error| error::of(&error))?;
-                self.state().open.remove(&session_id);
+                if let Some(open) = self.state().open.remove(&session_id) {
+                    open.close();
+                }
                 Answer::new(&DeleteSessionResponse::new())
             }
             "session/close" => {
                 let CloseSessionRequest { session_id, .. } = decode(params)?;
-                let open = self.state().open.remove(&id(&session_id)?);
-                open.iter().flat_map(|open| open.running.values()).for_each(CancellationToken::cancel);
+                if let Some(open) = self.state().open.remove(&id(&session_id)?) {
+                    open.close();
+                }
                 Answer::new(&CloseSessionResponse::new())
             }
             "session/prompt" => {
                 let request: PromptRequest = decode(params)?;
                 let session_id = id(&request.session_id)?;
-                let Some(begun) = begun.or_else(|| self.watched(session_id)) else { return Err(missing(session_id)) };
+                let Some(begun) = begun.or_else(|| self.noted(session_id)) else { return Err(missing(session_id)) };
                 let answered = self.prompt(peer, request, &begun, gone).await;
                 self.forget(&begun);
                 answered
@@ -310,24 +342,44 @@ impl Agent {
             }
         }
         let settings = Settings { effort: updates.effort };
-        self.state().open.insert(session_id, Open { workspace, settings, ..Open::default() });
         let open = updates.open.map(|(turn, seq)| TurnAccepted { session_id, turn, seq });
-        let going_on = open.zip(self.watched(session_id));
-        let (agent, its_peer, its_gone) = (self.clone(), peer.clone(), gone.clone());
+        let going_on = self.reopened(session_id, (workspace, settings), open, gone);
+        let (agent, its_peer) = (self.clone(), peer.clone());
         let rest = async move {
-            let Some((accepted, begun)) = going_on else { return };
+            let Some((accepted, Watching { cancelled, ended })) = going_on else { return };
             let turn = handle(agent.service.clone(), accepted);
-            let watcher = agent.watcher(&its_peer, session_id, shows, (&begun.cancelled, &its_gone));
+            let watcher = agent.watcher(&its_peer, session_id, shows, (&cancelled, &ended));
             if let Err(error) = watcher.watch(turn, Some(follower), updates, pending_approvals).await {
                 tracing::info!(error = %error.message, "the turn of a session that was opened failed");
             }
-            agent.forget(&begun);
         };
         let answer = match replays {
             true => Answer::new(&LoadSessionResponse::new().config_options(settings.options()))?,
             false => Answer::new(&ResumeSessionResponse::new().config_options(settings.options()))?,
         };
         Ok(Answer { then: Some(self.then(peer, session_id, servers, rest)), ..answer })
+    }
+
+    /// Notes a session that was loaded; returns its turn if that is to be watched. Prompts that run go on, with
+    /// their own watchers; any other watcher of before ends.
+    fn reopened(
+        &self,
+        session_id: SessionId,
+        (workspace, settings): (Option<String>, Settings),
+        turn: Option<TurnAccepted>,
+        gone: &CancellationToken,
+    ) -> Option<(TurnAccepted, Watching)> {
+        let mut state = self.state();
+        let open = state.open.entry(session_id).or_default();
+        open.end_watching();
+        let is_own = |turn: &TurnAccepted| open.running.values().any(|running| running.turn == Some(turn.turn));
+        let going_on = turn.filter(|turn| !is_own(turn)).map(|turn| {
+            let watching = Watching { cancelled: CancellationToken::new(), ended: gone.child_token() };
+            (turn, watching)
+        });
+        (open.workspace, open.settings) = (workspace, settings);
+        open.watching = going_on.as_ref().map(|(_, watching)| watching.clone());
+        going_on
     }
 
     async fn list(&self, request: ListSessionsRequest) -> Result<Answer, Error> {
@@ -365,11 +417,17 @@ impl Agent {
             ..StartTurn::new(session_id, prompt)
         };
         let turn = self.service.begin_turn(turn).await.map_err(|error| error::of(&error))?;
+        let accepted = turn.accepted.turn;
+        // A session that was closed meanwhile has cancelled the prompt.
+        self.with(session_id, |open| {
+            open.running.entry(begun.number).and_modify(|running| running.turn = Some(accepted));
+        })
+        .ok();
         let follower = from_acceptance(self.service.as_ref(), &turn.accepted).await;
         // The turn has its answer even if it cannot be followed.
         let follower = follower.inspect_err(|error| tracing::warn!(%error, "the turn cannot be shown")).ok();
         let shows = self.state().shows;
-        let updates = Updates::new(session_id, workspace.as_deref(), shows).of_own(turn.accepted.turn);
+        let updates = Updates::new(session_id, workspace.as_deref(), shows).of_own(accepted);
         let watcher = self.watcher(peer, session_id, shows, (&begun.cancelled, gone));
         Answer::new(&PromptResponse::new(watcher.watch(turn, follower, updates, Vec::new()).await?))
     }

@@ -3,7 +3,7 @@
 use agent_client_protocol_schema::v1::Error;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionError;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The message is no JSON.
 const PARSE: i32 = -32700;
@@ -35,6 +35,11 @@ pub(crate) fn not_json(why: impl Into<String>) -> Error {
 /// The message is JSON, but no request, notification or answer.
 pub(crate) fn no_request(why: impl Into<String>) -> Error {
     numbered(NO_REQUEST, why)
+}
+
+/// The error of an answer has not the shape of JSON-RPC.
+pub(crate) fn unreadable(error: &Value) -> Error {
+    no_request(format!("its error cannot be read: {error}"))
 }
 
 /// There is no such method.

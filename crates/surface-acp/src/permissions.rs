@@ -1,7 +1,12 @@
-//! Questions about a turn's calls, as requests for permission. A client that is gone leaves a call waiting, and any surface
-//! may decide it meanwhile; then the question is withdrawn.
+//! Questions about a turn's calls, as requests for permission. A client that is gone leaves a call waiting, and any
+//! surface may decide it meanwhile; then the question is withdrawn.
 
-use std::{collections::HashMap, convert::Infallible, future::pending, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    convert::Infallible,
+    future::pending,
+    time::Duration,
+};
 
 use agent_client_protocol_schema::v1::{
     PermissionOption, PermissionOptionKind, RequestPermissionOutcome, RequestPermissionRequest,
@@ -47,10 +52,8 @@ impl<'a> Permissions<'a> {
 
     /// Asks about a call, unless it was asked about already.
     pub(crate) fn ask(&mut self, call_id: &str, call: ToolCallUpdate, rule: Option<&str>) {
-        let settled = CancellationToken::new();
-        if self.settled.insert(call_id.to_owned(), settled.clone()).is_some() {
-            return;
-        }
+        let Entry::Vacant(entry) = self.settled.entry(call_id.to_owned()) else { return };
+        let settled = entry.insert(CancellationToken::new()).clone();
         let request = RequestPermissionRequest::new(self.session_id.to_string(), call, self.options(rule));
         let (service, peer, session_id, call_id) = (self.service, self.peer, self.session_id, call_id.to_owned());
         self.asked.push(ask(service, peer, (session_id, call_id), request, settled).boxed());
@@ -109,6 +112,7 @@ async fn ask(
     request: RequestPermissionRequest,
     settled: CancellationToken,
 ) {
+    let offered: Vec<_> = request.options.iter().map(|option| option.option_id.clone()).collect();
     let Some(mut asked) = peer.ask("session/request_permission", &request).await else { return };
     let answer = tokio::select! {
         biased;
@@ -120,18 +124,25 @@ async fn ask(
     let (decision, scope, reason) = match answer {
         Ok(Ok(RequestPermissionResponse { outcome: RequestPermissionOutcome::Selected(chosen), .. })) => {
             let id = chosen.option_id.0;
-            match ANSWERS.iter().find(|(known, ..)| **known == *id) {
+            match ANSWERS.iter().find(|(known, ..)| **known == *id && offered.iter().any(|option| *option.0 == *id)) {
                 Some((_, _, decision, scope)) => (*decision, *scope, None),
-                None => return tracing::warn!(%id, "a client chose an answer that it was not offered"),
+                None => (Decision::Deny, Scope::Once, Some(format!("the editor chose {id:?}, which was not offered"))),
             }
         }
-        // Its turn is cancelled, which ends the call.
-        Ok(Ok(_)) => return,
+        // After `session/cancel` its turn is ended, and the decision changes nothing.
+        Ok(Ok(_)) => (Decision::Deny, Scope::Once, Some("the question was closed without an answer".to_owned())),
         Ok(Err(error)) => (Decision::Deny, Scope::Once, Some(format!("the editor's answer cannot be read: {error}"))),
         Err(error) => (Decision::Deny, Scope::Once, Some(format!("the editor cannot ask its user: {error}"))),
     };
-    let decided = DecideApproval { scope, reason, ..DecideApproval::new(session_id, call_id, decision) };
-    if let Err(error) = service.decide_approval(decided).await {
-        tracing::info!(%error, "a call was decided elsewhere, or waits no more");
+    let decide = |decision, scope, reason| {
+        let decided = DecideApproval::new(session_id, call_id.clone(), decision);
+        service.decide_approval(DecideApproval { scope, reason, ..decided })
+    };
+    let Err(error) = decide(decision, scope, reason).await else { return };
+    tracing::info!(%error, "a call was decided elsewhere, or its decision was refused");
+    // A call that still waits must not wait for ever. One that was decided elsewhere keeps that decision.
+    let reason = format!("the editor's answer could not be kept: {error}");
+    if let Err(error) = decide(Decision::Deny, Scope::Once, Some(reason)).await {
+        tracing::debug!(%error, "the call waits no more");
     }
 }

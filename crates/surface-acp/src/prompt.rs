@@ -6,6 +6,7 @@ use meerkat_service::{
     SessionError,
     service::{Data, Prompt, PromptBlock},
 };
+use percent_encoding::percent_decode_str;
 
 /// Type of a content that has none, or one that only an editor knows.
 const PLAIN: &str = "text/plain";
@@ -72,12 +73,18 @@ fn bytes(at: usize, data: &str) -> Result<Data, SessionError> {
 
 /// Names a file in the text, by its path if it has one.
 fn named(uri: &str) -> String {
-    format!("`{}`", uri.strip_prefix("file://").unwrap_or(uri))
+    let name = uri.strip_prefix("file://").map_or_else(|| uri.to_owned(), decoded);
+    if name.contains('`') { format!("`` {name} ``") } else { format!("`{name}`") }
+}
+
+/// An address without its escapes, as the model's tools find the file.
+fn decoded(path: &str) -> String {
+    percent_decode_str(path).decode_utf8_lossy().into_owned()
 }
 
 /// Last part of an address, which has no path.
 fn name(uri: &str) -> String {
-    let path = uri.split(['?', '#']).next().unwrap_or_default();
+    let path = decoded(uri.split(['?', '#']).next().unwrap_or_default());
     let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     if last.is_empty() { "content".to_owned() } else { last.to_owned() }
 }

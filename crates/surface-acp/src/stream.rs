@@ -31,7 +31,7 @@ pub(crate) struct Watcher<'a> {
     pub(crate) shows: Shows,
     /// Cancelled when the client cancels the turn.
     pub(crate) cancelled: &'a CancellationToken,
-    /// Cancelled when the client is gone, which cancels no turn.
+    /// Cancelled when the client is gone or watches the turn no more, which cancels no turn.
     pub(crate) gone: &'a CancellationToken,
 }
 
@@ -52,7 +52,7 @@ impl Watcher<'_> {
         &self,
         handle: TurnHandle,
         follower: Option<Follower>,
-        mut updates: Updates,
+        updates: Updates,
         waiting: Vec<PendingApproval>,
     ) -> Result<StopReason, Error> {
         let (service, accepted) = (self.service.as_ref(), handle.accepted.clone());
@@ -61,12 +61,17 @@ impl Watcher<'_> {
             let shown = updates.asked(&call.call_id, &call.name, call.preview.as_deref());
             permissions.ask(&call.call_id, shown, call.rule.as_deref());
         }
+        // Each turn has its own watcher, so that nothing is shown twice.
+        let mut updates = updates.of_turn(accepted.turn);
         let mut turn = FollowedTurn::new(handle, follower);
         let mut is_cancelled = false;
         loop {
             let step = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => return Ok(StopReason::Cancelled),
+                () = self.gone.cancelled() => {
+                    permissions.withdraw().await;
+                    return Ok(StopReason::Cancelled);
+                }
                 () = self.cancelled.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
                     permissions.cancelled();
@@ -96,6 +101,8 @@ impl Watcher<'_> {
                     permissions.withdraw().await;
                     return match ended {
                         Ok(result) => self.end(&result).await,
+                        // It was cancelled while it waited for its place.
+                        Err(SessionError::Interrupted { .. }) => Ok(StopReason::Cancelled),
                         Err(error) => Err(error::of(&error)),
                     };
                 }

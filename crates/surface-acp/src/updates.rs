@@ -1,5 +1,5 @@
-//! What a client is shown of a session's events. No piece of text is shown twice or left out: the whole message has what
-//! deltas lost. The same events give the same texts whether they are followed or replayed.
+//! What a client is shown of a session's events. No piece of text is shown twice or left out: the whole message has
+//! what deltas lost. The same events give the same texts whether they are followed or replayed.
 
 use std::{
     collections::HashMap,
@@ -49,6 +49,38 @@ impl Shows {
 /// Message of a user.
 type Said = (Body, Vec<Attached>);
 
+/// Part of a text that was shown.
+#[derive(Default)]
+struct Shown {
+    bytes: usize,
+    /// Place of the next delta.
+    place: Option<(u32, u64)>,
+    is_gapped: bool,
+}
+
+impl Shown {
+    /// Returns whether a delta goes on where the shown part ends.
+    ///
+    /// Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so that run
+    /// waits for the whole message.
+    fn takes(&mut self, block: u32, offset: u64, text: &str) -> bool {
+        let goes_on = match self.place {
+            Some(place) => place == (block, offset),
+            None => block <= 1 && offset == 0,
+        };
+        self.is_gapped |= !goes_on;
+        if !self.is_gapped {
+            self.place = Some((block, offset + text.len() as u64));
+        }
+        !self.is_gapped
+    }
+
+    /// The rest of the whole text.
+    fn rest(&self, whole: &str) -> String {
+        whole.get(self.bytes..).unwrap_or_default().to_owned()
+    }
+}
+
 /// A session as a client sees it.
 pub(crate) struct Updates {
     session_id: SessionId,
@@ -62,12 +94,11 @@ pub(crate) struct Updates {
     /// Arguments of calls without a result.
     calls: HashMap<String, (String, Value)>,
     step: Option<(Option<TurnNumber>, u32)>,
-    /// Bytes of the step's text that were shown, and whether its reasoning was.
-    said: usize,
-    has_thought: bool,
-    /// Place of the next delta.
-    place: Option<(u32, u64)>,
-    is_gapped: bool,
+    /// What was shown of the step's text, and of its reasoning.
+    said: Shown,
+    thought: Shown,
+    /// The one turn that is shown; all are if it is `None`.
+    only: Option<TurnNumber>,
     /// Turn that has not ended, with the event that began it.
     pub(crate) open: Option<(TurnNumber, Seq)>,
     /// How long the newest turn's model thinks.
@@ -85,10 +116,9 @@ impl Updates {
             steered: HashMap::new(),
             calls: HashMap::new(),
             step: None,
-            said: 0,
-            has_thought: false,
-            place: None,
-            is_gapped: false,
+            said: Shown::default(),
+            thought: Shown::default(),
+            only: None,
             open: None,
             effort: None,
         }
@@ -97,6 +127,15 @@ impl Updates {
     /// Leaves out the prompt of a turn, which the client shows itself.
     pub(crate) fn of_own(self, turn: TurnNumber) -> Self {
         Self { own: Some(turn), ..self }
+    }
+
+    /// Shows this turn only, and what belongs to no turn.
+    pub(crate) fn of_turn(self, turn: TurnNumber) -> Self {
+        Self { only: Some(turn), ..self }
+    }
+
+    fn shows_turn(&self, turn: Option<TurnNumber>) -> bool {
+        self.only.is_none() || turn.is_none() || turn == self.only
     }
 
     /// Makes the updates of a line, and returns its record if it is durable.
@@ -113,31 +152,30 @@ impl Updates {
         let text = std::str::from_utf8(&line.line).map_err(|why| unreadable(&why))?;
         if line.seq.is_none() {
             let live = wire::decode_live(text).map_err(|why| unreadable(&why))?;
+            let live = live.filter(|live| self.shows_turn(live.turn));
             return Ok((live.map(|live| self.live(live.turn, live.event)).unwrap_or_default(), None));
         }
         let record = wire::decode_event(text).map_err(|why| unreadable(&why))?;
-        Ok((self.durable(service, &record).await?, Some(record)))
+        if !self.shows_turn(record.turn) {
+            return Ok((Vec::new(), Some(record)));
+        }
+        Ok((self.durable(service, &record).await, Some(record)))
     }
 
     fn live(&mut self, turn: Option<TurnNumber>, event: LiveEvent) -> Vec<SessionUpdate> {
         match event {
             LiveEvent::TextDelta(delta) => {
                 self.enter(turn, delta.step);
-                // Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so
-                // that run waits for the whole message.
-                let goes_on = match self.place {
-                    Some(place) => place == (delta.block, delta.offset),
-                    None => delta.block <= 1 && delta.offset == 0,
-                };
-                self.is_gapped |= !goes_on;
-                if self.is_gapped {
+                if !self.said.takes(delta.block, delta.offset, &delta.text) {
                     return Vec::new();
                 }
-                self.place = Some((delta.block, delta.offset + delta.text.len() as u64));
                 self.say(delta.text)
             }
             LiveEvent::ReasoningDelta(delta) => {
                 self.enter(turn, delta.step);
+                if !self.thought.takes(delta.block, delta.offset, &delta.text) {
+                    return Vec::new();
+                }
                 self.think(delta.text)
             }
             LiveEvent::ToolProgress(progress) => {
@@ -156,13 +194,9 @@ impl Updates {
         }
     }
 
-    async fn durable(
-        &mut self,
-        service: &dyn SessionService,
-        record: &Record,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn durable(&mut self, service: &dyn SessionService, record: &Record) -> Vec<SessionUpdate> {
         let (turn, seq) = (record.turn, record.seq);
-        Ok(match &record.event {
+        match &record.event {
             Event::TurnQueued(queued) => {
                 if let Some(turn) = turn {
                     self.queued.insert(turn, (queued.prompt.clone(), queued.blocks.clone()));
@@ -187,7 +221,7 @@ impl Updates {
                 let given = started.prompt.clone().map(|prompt| (prompt, started.blocks.clone()));
                 let said = given.or_else(|| self.queued.remove(&turn?));
                 match said.filter(|_| turn.is_none() || turn != self.own) {
-                    Some(said) => self.user(service, seq, &said).await?,
+                    Some(said) => self.user(service, seq, &said).await,
                     None => Vec::new(),
                 }
             }
@@ -196,20 +230,20 @@ impl Updates {
                 Vec::new()
             }
             Event::SteeringEntered(entered) => match self.steered.remove(&entered.steered) {
-                Some(said) => self.user(service, seq, &said).await?,
+                Some(said) => self.user(service, seq, &said).await,
                 None => Vec::new(),
             },
-            Event::HistoryGiven(given) => self.given(service, seq, &given.message).await?,
-            Event::AssistantMessage(message) => self.message(service, turn, message).await?,
+            Event::HistoryGiven(given) => self.given(service, seq, &given.message).await,
+            Event::AssistantMessage(message) => self.message(service, turn, message).await,
             Event::PartialText(partial) => {
                 self.enter(turn, partial.step);
-                let text = whole(service, self.session_id, &partial.text).await?;
+                let text = self.whole(service, &partial.text).await;
                 self.rest(&text)
             }
             Event::ToolStarted(started) => {
                 vec![update(&started.call_id, ToolCallUpdateFields::new().status(ToolCallStatus::InProgress))]
             }
-            Event::ToolFinished(finished) => vec![self.finished(service, finished).await?],
+            Event::ToolFinished(finished) => vec![self.finished(service, finished).await],
             Event::SessionUpdated(updated) => {
                 vec![SessionUpdate::SessionInfoUpdate(SessionInfoUpdate::new().title(updated.title.clone()))]
             }
@@ -226,7 +260,7 @@ impl Updates {
                 self.notice(NoticeSeverity::Error, &failed.error.message)
             }
             _ => Vec::new(),
-        })
+        }
     }
 
     fn notice(&self, severity: NoticeSeverity, text: &str) -> Vec<SessionUpdate> {
@@ -246,7 +280,7 @@ impl Updates {
     fn enter(&mut self, turn: Option<TurnNumber>, step: u32) {
         if self.step != Some((turn, step)) {
             self.step = Some((turn, step));
-            (self.said, self.has_thought, self.place, self.is_gapped) = (0, false, None, false);
+            (self.said, self.thought) = (Shown::default(), Shown::default());
         }
     }
 
@@ -260,7 +294,7 @@ impl Updates {
         if said.is_empty() {
             return Vec::new();
         }
-        self.said += said.len();
+        self.said.bytes += said.len();
         let chunk = ContentChunk::new(text(said)).message_id(self.message_id().as_str());
         vec![SessionUpdate::AgentMessageChunk(chunk)]
     }
@@ -269,13 +303,13 @@ impl Updates {
         if thought.is_empty() {
             return Vec::new();
         }
-        self.has_thought = true;
+        self.thought.bytes += thought.len();
         vec![SessionUpdate::AgentThoughtChunk(ContentChunk::new(text(thought)))]
     }
 
     /// Shows the rest of a step's whole text.
     fn rest(&mut self, whole: &str) -> Vec<SessionUpdate> {
-        self.say(whole.get(self.said..).unwrap_or_default().to_owned())
+        self.say(self.said.rest(whole))
     }
 
     /// Shows a model's answer: what is not shown yet of its texts, then its calls.
@@ -284,35 +318,31 @@ impl Updates {
         service: &dyn SessionService,
         turn: Option<TurnNumber>,
         message: &AssistantMessage,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    ) -> Vec<SessionUpdate> {
         self.enter(turn, message.step);
-        let mut updates = self.blocks(service, &message.blocks).await?;
+        let mut updates = self.blocks(service, &message.blocks).await;
         if let Some(context) = message.context
             && let Some(free) = context.free
         {
             updates.push(SessionUpdate::UsageUpdate(UsageUpdate::new(context.used(), context.used() + free)));
         }
-        Ok(updates)
+        updates
     }
 
-    async fn blocks(
-        &mut self,
-        service: &dyn SessionService,
-        blocks: &[Block],
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn blocks(&mut self, service: &dyn SessionService, blocks: &[Block]) -> Vec<SessionUpdate> {
         let (mut thought, mut said, mut calls) = (String::new(), String::new(), Vec::new());
         for block in blocks {
             match block {
-                Block::Text { text } => said.push_str(&whole(service, self.session_id, text).await?),
-                Block::Reasoning { text, .. } => thought.push_str(&whole(service, self.session_id, text).await?),
+                Block::Text { text } => said.push_str(&self.whole(service, text).await),
+                Block::Reasoning { text, .. } => thought.push_str(&self.whole(service, text).await),
                 Block::ToolCall(call) => calls.push(call),
             }
         }
-        // A turn may outrun its deltas: then its reasoning was not shown yet.
-        let mut updates = if self.has_thought { Vec::new() } else { self.think(thought) };
+        // A turn may outrun its deltas: then the message has the rest.
+        let mut updates = self.think(self.thought.rest(&thought));
         updates.extend(self.rest(&said));
         updates.extend(calls.into_iter().map(|call| SessionUpdate::ToolCall(self.call(call))));
-        Ok(updates)
+        updates
     }
 
     /// Shows a call. What `write` replaces is known only when it has run, or is in the question about it.
@@ -344,14 +374,10 @@ impl Updates {
         ToolCallUpdate::new(call_id.to_owned(), fields.title(shown).kind(kind(name)).content(shown_content))
     }
 
-    async fn finished(
-        &mut self,
-        service: &dyn SessionService,
-        finished: &ToolFinished,
-    ) -> Result<SessionUpdate, SessionError> {
+    async fn finished(&mut self, service: &dyn SessionService, finished: &ToolFinished) -> SessionUpdate {
         let is_done = finished.outcome == ToolOutcome::Succeeded;
         let status = if is_done { ToolCallStatus::Completed } else { ToolCallStatus::Failed };
-        let output = whole(service, self.session_id, &finished.output).await?;
+        let output = self.whole(service, &finished.output).await;
         let mut shown = Vec::new();
         if let Some((name, arguments)) = self.calls.remove(&finished.call_id).filter(|_| is_done) {
             let before = match finished.files.first().and_then(|file| file.copy()).filter(|_| name == "write") {
@@ -365,15 +391,20 @@ impl Updates {
             shown.push(content(output));
         }
         for image in &finished.images {
-            let data = BASE64_STANDARD.encode(self.blob(service, &image.blob).await?);
-            shown.push(ToolCallContent::from(ContentBlock::Image(ImageContent::new(data, image.media_type.clone()))));
+            shown.push(match self.blob(service, &image.blob).await {
+                Ok(bytes) => {
+                    let image = ImageContent::new(BASE64_STANDARD.encode(bytes), image.media_type.clone());
+                    ToolCallContent::from(ContentBlock::Image(image))
+                }
+                Err(error) => content(unread("an image", &error)),
+            });
         }
         let mut fields = ToolCallUpdateFields::new().status(status).content(shown);
         if let (Some(workspace), false) = (&self.workspace, finished.files.is_empty()) {
             let places = finished.files.iter().map(|file| ToolCallLocation::new(workspace.join(&file.path)));
             fields = fields.locations(places.collect::<Vec<_>>());
         }
-        Ok(update(&finished.call_id, fields))
+        update(&finished.call_id, fields)
     }
 
     /// The change that a call of `edit` or `write` makes.
@@ -394,16 +425,21 @@ impl Updates {
     }
 
     /// Shows what a user said: the text, then each image and file.
-    async fn user(
-        &self,
-        service: &dyn SessionService,
-        seq: Seq,
-        (prompt, attached): &Said,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
-        let said = whole(service, self.session_id, prompt).await?;
+    async fn user(&self, service: &dyn SessionService, seq: Seq, (prompt, attached): &Said) -> Vec<SessionUpdate> {
+        let said = self.whole(service, prompt).await;
         let mut blocks: Vec<ContentBlock> = Some(said).filter(|said| !said.is_empty()).map(text).into_iter().collect();
         for block in attached {
-            let bytes = self.blob(service, block.blob()).await?;
+            let bytes = match self.blob(service, block.blob()).await {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    let name = match block {
+                        Attached::Image(_) => "an image",
+                        Attached::File(file) => file.name.as_str(),
+                    };
+                    blocks.push(text(unread(name, &error)));
+                    continue;
+                }
+            };
             blocks.push(match block {
                 Attached::Image(image) => {
                     ContentBlock::Image(ImageContent::new(BASE64_STANDARD.encode(bytes), image.media_type.clone()))
@@ -419,37 +455,37 @@ impl Updates {
         }
         let id = seq.to_string();
         let chunk = |block| SessionUpdate::UserMessageChunk(ContentChunk::new(block).message_id(id.as_str()));
-        Ok(blocks.into_iter().map(chunk).collect())
+        blocks.into_iter().map(chunk).collect()
     }
 
     /// Shows a message from before the first turn.
-    async fn given(
-        &mut self,
-        service: &dyn SessionService,
-        seq: Seq,
-        message: &Message,
-    ) -> Result<Vec<SessionUpdate>, SessionError> {
+    async fn given(&mut self, service: &dyn SessionService, seq: Seq, message: &Message) -> Vec<SessionUpdate> {
         self.step = None;
-        (self.said, self.has_thought) = (0, false);
+        (self.said, self.thought) = (Shown::default(), Shown::default());
         match message {
             Message::User { content, blocks } => self.user(service, seq, &(content.clone(), blocks.clone())).await,
             Message::Assistant { content } => {
-                let said = whole(service, self.session_id, content).await?;
-                Ok(self.say(said))
+                let said = self.whole(service, content).await;
+                self.say(said)
             }
             Message::BlockAssistant { blocks, .. } => self.blocks(service, blocks).await,
             Message::ToolResults { results } => {
                 let mut updates = Vec::new();
                 for result in results {
                     let status = if result.is_error { ToolCallStatus::Failed } else { ToolCallStatus::Completed };
-                    let output = whole(service, self.session_id, &result.content).await?;
+                    let output = self.whole(service, &result.content).await;
                     let fields = ToolCallUpdateFields::new().status(status).content(vec![content(output)]);
                     updates.push(update(&result.call_id, fields));
                 }
-                Ok(updates)
+                updates
             }
-            Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => Ok(Vec::new()),
+            Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => Vec::new(),
         }
+    }
+
+    /// The whole of a text; words in its place if it cannot be read, so that the session is shown all the same.
+    async fn whole(&self, service: &dyn SessionService, body: &Body) -> String {
+        whole(service, self.session_id, body).await.unwrap_or_else(|error| unread("a text", &error))
     }
 
     async fn blob(&self, service: &dyn SessionService, blob: &str) -> Result<Vec<u8>, SessionError> {
@@ -468,6 +504,12 @@ impl Updates {
 
 fn text(text: impl Into<String>) -> ContentBlock {
     ContentBlock::from(text.into())
+}
+
+/// Words in the place of what cannot be read.
+fn unread(what: &str, error: &SessionError) -> String {
+    tracing::warn!(%error, what, "a part of a session cannot be read");
+    format!("[{what} cannot be read]")
 }
 
 /// Text of a call.

@@ -43,7 +43,7 @@ struct Incoming {
     method: Option<String>,
     params: Option<Box<RawValue>>,
     result: Option<Value>,
-    error: Option<Error>,
+    error: Option<Value>,
 }
 
 type Answered = oneshot::Sender<Result<Value, Error>>;
@@ -149,7 +149,10 @@ pub(crate) async fn serve(
         match read(line, limit) {
             Err(refusal) => drop(peer.send(&failed(RequestId::Null, refusal)).await),
             Ok(Incoming { id: Some(id), method: None, result, error, .. }) => {
-                peer.take_answer(&id, error.map_or_else(|| Ok(result.unwrap_or_default()), Err));
+                peer.take_answer(
+                    &id,
+                    error.map_or_else(|| Ok(result.unwrap_or_default()), |error| Err(its_error(error))),
+                );
             }
             Ok(Incoming { id: None, method: Some(method), params, .. }) => {
                 agent.notified(&method, params.as_deref().map_or("{}", RawValue::get));
@@ -184,6 +187,11 @@ pub(crate) async fn serve(
     drop(peer);
     drop(agent);
     timeout(LAST_WORDS, writing).await.map_or(Ok(()), |written| written.map_err(io::Error::other)?)
+}
+
+/// The error of an answer. One that cannot be read is an error too, so that its question ends.
+fn its_error(error: Value) -> Error {
+    serde_json::from_value(error.clone()).unwrap_or_else(|_| error::unreadable(&error))
 }
 
 fn failed(id: RequestId, error: Error) -> Value {

@@ -1,12 +1,12 @@
-//! The surface as a client meets it: lines on a pair of streams, written and read by hand, so that no library hides what is
-//! sent.
+//! The surface as a client meets it: lines on a pair of streams, written and read by hand, so that no library hides
+//! what is sent.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
 
 mod framing;
 mod sessions;
 mod turns;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use meerkat_service::{
@@ -45,9 +45,18 @@ impl Tool for Hold {
 }
 
 fn agent() -> Agent {
+    built(AgentBuildConfig::new())
+}
+
+/// An agent that keeps its sessions in a folder.
+fn stored(folder: &Path) -> Agent {
+    built(AgentBuildConfig::new().store(folder.to_owned()))
+}
+
+fn built(config: AgentBuildConfig) -> Agent {
     let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
     let spec = ToolSpec { name: "hold".to_owned(), description: "Holds the turn.".to_owned(), schema };
-    AgentBuildConfig::new().tool(Arc::new(Hold(spec))).build().unwrap()
+    config.tool(Arc::new(Hold(spec))).build().unwrap()
 }
 
 /// A client and its server.

@@ -2,20 +2,26 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Lines, Write as _},
+    io::{BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
 use crate::drive::meerkat;
 
+/// Longest wait for a line.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A process of `meerkat acp` and its client.
 struct Editor {
     child: Child,
     stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
     /// Updates that were shown.
     shown: Vec<Value>,
 }
@@ -25,7 +31,16 @@ impl Editor {
         let mut command = meerkat(dir, &["acp"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, stdin, lines: BufReader::new(stdout).lines(), shown: Vec::new() }
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, stdin, lines, shown: Vec::new() }
     }
 
     fn send(&mut self, message: &Value) {
@@ -35,7 +50,8 @@ impl Editor {
     /// Reads up to a message, and keeps the updates before it.
     fn read_to(&mut self, what: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let message: Value = serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap();
+            let line = self.lines.recv_timeout(PATIENCE).unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap();
             if what(&message) {
                 return message;
             }
