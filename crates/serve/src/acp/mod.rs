@@ -14,12 +14,15 @@ pub use self::disabled::acp;
 #[cfg(feature = "acp")]
 pub use self::enabled::acp;
 
+/// Returns the workspace of a session whose client works in a folder; `None` if sessions have none here.
+pub(crate) type Workspaces = Arc<dyn Fn(&Path) -> Result<Option<String>, SessionError> + Send + Sync>;
+
 /// Options of the Agent Client Protocol.
 pub struct AcpOptions {
     /// Bytes of one message.
     pub message_bytes: usize,
-    /// Returns the workspace of a session whose client works in a folder; `None` if sessions have none here.
-    pub workspaces: Arc<dyn Fn(&Path) -> Result<Option<String>, SessionError> + Send + Sync>,
+    /// Decides which folder may be a workspace.
+    pub workspaces: Workspaces,
     /// Folders in which the commands of turns look for programs, as in `PATH`.
     pub search_path: Option<String>,
 }

@@ -235,14 +235,16 @@ impl Core {
             .collect();
         let mut number = batch.number;
         if !made.is_empty() {
-            number = Some(file.write(|transaction| {
+            let store = |transaction: &WriteTransaction| {
                 let number = batch.number.map_or_else(|| add_set(transaction, &embedder.id()), Ok)?;
                 let mut table = transaction.open_table(tables::VECTORS)?;
                 for (text, code) in &made {
                     table.insert((number, *text), &*encode_code(code))?;
                 }
                 Ok(number)
-            })?);
+            };
+            // A table makes them again sooner than a disk is synced.
+            number = Some(if embedder.is_table() { file.write_lazily(store) } else { file.write(store) }?);
         }
         let lane = self.change(&file, |open| {
             let set = open.vectors.made_mut();
