@@ -245,7 +245,7 @@ fn a_mechanical_summary_without_a_plan_is_of_what_leaves() {
         life.turn(&"must stay 17 ".repeat(900), &"not 18 ".repeat(900));
     }
     let compactor = Spoilt(|_| {});
-    let summary = mechanical(&life.session, &compactor);
+    let summary = mechanical(&life.session, &compactor).unwrap();
     assert!(!summary.contains("17") && !summary.contains("18"), "{summary}");
     let rebuilt = rebuild(&life.session, &compactor, &summary, CompactionMode::Mechanical).unwrap();
     assert_eq!((rebuilt.event.receipt.retained, rebuilt.event.receipt.discarded), (6, 2));
