@@ -134,10 +134,10 @@ pub(crate) fn is_fit(character: &char) -> bool {
     !character.is_control() || matches!(character, '\n' | '\t')
 }
 
-/// The message that brings a summary into the context.
+/// The message that brings a summary into the context, without white space at the summary's beginning.
 pub(crate) fn summary_message(summary: &str) -> Message {
     let summary: String = summary.chars().filter(is_fit).collect();
-    Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"))
+    Message::user(format!("{SUMMARY_PREFIX}\n\n{}", summary.trim_start()))
 }
 
 /// The summary that a message brings; white space between the prefix and the summary is no part of it.
