@@ -33,10 +33,10 @@ const COMMANDS: [(&[&str], &str, &str, Option<i32>); 7] = [
     (&["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], "", "listening", Some(0)),
     (&["rpc"], "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}\n", "jsonrpc", Some(0)),
     (&["mcp"], INITIALIZE, "protocolVersion", Some(0)),
-    (&["acp"], BEGIN, "protocolVersion", Some(0)),
     (&["chat"], "@say Hello.\n", "Hello.", None),
     (&["run", "--events", "@say Wait @stall"], "", "text_delta", None),
     (&["events", "last", "--since", "0", "--follow"], "", "turn completed", Some(130)),
+    (&["acp"], BEGIN, "protocolVersion", Some(0)),
 ];
 
 fn begin(mut command: Command, sent: &str, says: &str) -> Child {
