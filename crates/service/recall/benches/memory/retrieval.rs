@@ -1,8 +1,8 @@
 //! Retrieval on the generated corpora, and on the public datasets that are named.
 //!
-//! `--endpoint URL` measures memory with the vectors of that server too, and `--model DIR` with those of a table, on the
-//! public datasets. `--save FILE` keeps the result of every question, and `--against FILE` prints the differences from an
-//! earlier run: what a change of the ranking is worth.
+//! `--endpoint URL` measures memory with the vectors of that server too, and `--model DIR` with those of a table.
+//! `--save FILE` keeps the result of every question, and `--against FILE` prints the differences from an earlier run: what
+//! a change of the ranking is worth.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) {
     for (name, haystack) in generated {
         let mut scores = Scores::default();
         let messages: usize = haystack.sessions.iter().map(|session| session.passages.len()).sum();
-        runtime.block_on(measure(&haystack, None, &mut scores));
+        runtime.block_on(measure(&haystack, model.clone(), &mut scores));
         let (sessions, questions) = (haystack.sessions.len(), haystack.questions.len());
         println!(
             "{}",
