@@ -341,6 +341,11 @@ impl Output {
     }
 }
 
+/// A number with the name of what it counts.
+pub(crate) fn count(number: u64, name: &str) -> String {
+    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Draws a part of a whole.
 pub(crate) fn bar(part: u64, whole: u64) -> String {
     let filled = part.min(whole).saturating_mul(BAR_COLUMNS as u64) / whole.max(1);

@@ -14,7 +14,6 @@ use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
     cost::Cost,
-    model::Usage,
     service::{
         HistoryItem, Imported, Page, QueueItem, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView,
         ToolView,
@@ -26,8 +25,8 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::{
     commands::doctor,
-    output::{aligned, bar, clean},
-    render::receipt::count,
+    output::{aligned, bar, clean, count},
+    render::receipt::billed,
     wire::read,
 };
 
@@ -294,15 +293,6 @@ fn message(item: &HistoryItem) -> String {
 /// Renders a cost.
 fn cost(cost: Option<Cost>) -> String {
     cost.map_or_else(|| "unknown".to_owned(), |cost| cost.to_string())
-}
-
-/// Renders the tokens of a session or a summary: the parts in parentheses, those that are seldom only if there are some.
-pub(crate) fn billed(usage: Usage) -> String {
-    let Usage { input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens } = usage;
-    let written =
-        if cache_write_tokens == 0 { String::new() } else { format!(", {cache_write_tokens} written to the cache") };
-    let reasoning = if reasoning_tokens == 0 { String::new() } else { format!(" ({reasoning_tokens} reasoning)") };
-    format!("{input_tokens} tokens in ({cached_tokens} cached{written}), {output_tokens} out{reasoning}")
 }
 
 #[cfg(test)]

@@ -358,7 +358,7 @@ impl Sessions {
     /// skipped.
     pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
-        let options = engine.options.retention.of(&request);
+        let options = request.limits(&engine.options.retention);
         let mut sessions = Vec::new();
         if !options.is_off() {
             for summary in self.all_sessions().await? {

@@ -105,7 +105,7 @@ mod tests {
         let configured = RetentionOptions { max_age_days: 30, max_bytes: 1000, max_sessions: 10 };
         let request = Retain { max_age_days: Some(0), max_sessions: Some(5), ..Retain::default() };
         let options = RetentionOptions { max_age_days: 0, max_bytes: 1000, max_sessions: 5 };
-        assert_eq!(configured.of(&request), options);
+        assert_eq!(request.limits(&configured), options);
         assert_eq!((options.is_off(), RetentionOptions::default().is_off()), (false, true));
     }
 }

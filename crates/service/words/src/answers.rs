@@ -16,8 +16,8 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Attached, Body, Message, RawJson},
     model::{StopReason, Usage},
+    object::written,
     options::ModelOptions,
-    overview::written,
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
 };

@@ -8,7 +8,7 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::{SessionError, cost::Cost, requests::object_or_null};
+use crate::{SessionError, cost::Cost, object::object_or_null};
 
 /// Limits of one turn; those left out come from its session, then from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -18,6 +18,7 @@ pub mod list;
 pub mod memory;
 pub mod message;
 pub mod model;
+mod object;
 pub mod operation;
 pub mod operators;
 pub mod options;

@@ -8,7 +8,7 @@ use crate::{
     SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId},
-    options::JournalOptions,
+    options::{JournalOptions, RetentionOptions},
 };
 
 /// Request of `create_reader` and `delete_reader`.
@@ -151,6 +151,18 @@ pub struct Retain {
     pub max_bytes: Option<u64>,
     /// Sessions to keep; the oldest are deleted first; 0 for no limit.
     pub max_sessions: Option<u64>,
+}
+
+impl Retain {
+    /// Returns its limits: the configuration's, but for those that the request sets.
+    #[must_use]
+    pub fn limits(&self, options: &RetentionOptions) -> RetentionOptions {
+        RetentionOptions {
+            max_age_days: self.max_age_days.unwrap_or(options.max_age_days),
+            max_bytes: self.max_bytes.unwrap_or(options.max_bytes),
+            max_sessions: self.max_sessions.unwrap_or(options.max_sessions),
+        }
+    }
 }
 
 /// Request of `export_session`.

@@ -442,16 +442,6 @@ pub struct RetentionOptions {
 }
 
 impl RetentionOptions {
-    /// Merges a request with these options, which fill in the fields it leaves out.
-    #[must_use]
-    pub fn of(&self, request: &crate::operators::Retain) -> Self {
-        Self {
-            max_age_days: request.max_age_days.unwrap_or(self.max_age_days),
-            max_bytes: request.max_bytes.unwrap_or(self.max_bytes),
-            max_sessions: request.max_sessions.unwrap_or(self.max_sessions),
-        }
-    }
-
     /// Returns true if there is no limit.
     #[must_use]
     pub const fn is_off(&self) -> bool {

@@ -1,7 +1,7 @@
 //! What people look at over many sessions or a whole session: changes of the list, calls that wait, steps and turns.
 
 use meerkat_errors::ErrorBody;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
+    object::written,
     options::{Budgets, ModelOptions},
     output::OutputSpec,
 };
@@ -198,9 +199,4 @@ pub struct TurnView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "written::<OutputSpec>")]
     pub output: Option<OutputSpec>,
-}
-
-/// Describes a value in place: a request's bounds what may be sent, under the same name.
-pub(crate) fn written<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    T::json_schema(generator)
 }

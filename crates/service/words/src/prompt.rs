@@ -10,7 +10,7 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
 };
 
-use crate::requests::object;
+use crate::object::object;
 
 /// Prompt of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]

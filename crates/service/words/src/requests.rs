@@ -1,13 +1,10 @@
 //! Requests of the operations. Unknown fields are refused, so that a misspelt one is noticed.
 
-use std::{collections::BTreeMap, fmt, marker::PhantomData};
+use std::collections::BTreeMap;
 
 use meerkat_errors::ErrorCode;
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Serialize};
 
 pub use crate::{
     approval::{Decision, Scope},
@@ -20,6 +17,7 @@ use crate::{
     given::GivenMessage,
     ids::{Seq, SessionId, TurnNumber},
     message::RawJson,
+    object::{object, object_or_null},
     options::{Budgets, ModelOptions, Policy},
     output::OutputSpec,
     reminder::SystemReminderType,
@@ -624,46 +622,3 @@ pub struct ListErrors {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nothing {}
-
-/// Value read from an object only; serde would also take an array of a struct's fields.
-struct Object<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
-            type Value = T;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(fields))
-            }
-        }
-
-        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
-    }
-}
-
-/// Reads an object, and refuses an array of an object's values.
-///
-/// # Errors
-/// If it is not an object.
-pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Object::deserialize(deserializer).map(|object| object.0)
-}
-
-/// Reads an object or `null`.
-///
-/// # Errors
-/// If it is neither.
-pub fn object_or_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
-}

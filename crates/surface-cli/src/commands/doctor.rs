@@ -13,8 +13,7 @@ use crate::{
     args::{DoctorArgs, Globals},
     config::Config,
     error::CliError,
-    output::{Environment, Output, clean},
-    render::receipt::count,
+    output::{Environment, Output, clean, count},
 };
 
 /// Exit code if something is lost or unusable, and was not mended.

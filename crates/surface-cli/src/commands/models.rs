@@ -13,8 +13,8 @@ use super::local::print;
 use crate::{
     config::Config,
     error::CliError,
-    output::{Environment, Output},
-    render::{receipt::count, table},
+    output::{Environment, Output, count},
+    render::table,
 };
 
 const SCRIPTED: &str = "scripted";

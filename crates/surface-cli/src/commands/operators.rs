@@ -26,8 +26,8 @@ use super::{list::all, names::resolve};
 use crate::{
     app::App,
     args::ExportArgs,
-    output::Progress,
-    render::{receipt::count, size},
+    output::{Progress, count},
+    render::size,
 };
 
 /// Bytes of a piece that is handed to the service.

@@ -20,8 +20,8 @@ use crate::{
     config::Config,
     database::Database,
     error::CliError,
-    output::{Environment, Output},
-    render::{receipt::count, table},
+    output::{Environment, Output, count},
+    render::table,
     telemetry::Telemetry,
 };
 

@@ -17,7 +17,7 @@ use meerkat_errors::ErrorBody;
 use meerkat_service::{SessionError, model::vendors::VendorOptions};
 use serde::{Deserialize, de::IntoDeserializer as _};
 
-use super::project::is_own;
+use super::project::{is_missing, is_own};
 use crate::{
     args::Globals,
     error::{CliError, refused},
@@ -140,11 +140,6 @@ fn at<'a>(values: &'a mut Dict, key: &str) -> Option<&'a mut Value> {
             _ => None,
         },
     }
-}
-
-/// Returns true for a missing file, or a file where a folder should be.
-pub(super) fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Reads `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Others are not keys, and an empty one is absent.

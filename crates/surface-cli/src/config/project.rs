@@ -11,7 +11,7 @@ use std::{
 use figment::value::Value;
 use rustix::{fs::OFlags, io::Errno};
 
-use super::{layers::is_missing, mcp_file::MCP_FILE};
+use super::mcp_file::MCP_FILE;
 use crate::output::Environment;
 
 /// Most bytes of a project's file.
@@ -53,6 +53,11 @@ pub(super) fn read(path: &Path, links: Links) -> io::Result<Option<Vec<u8>>> {
 /// repositories do not count: in a shared folder they would affect everybody who works below it.
 pub(crate) fn project(env: &Environment) -> PathBuf {
     candidates(env).find(is_root).unwrap_or(&env.dir).to_owned()
+}
+
+/// Returns true for a missing file, or a file where a folder should be.
+pub(super) fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Returns true if a folder is the home folder or `/`, which hold what many projects are made of.

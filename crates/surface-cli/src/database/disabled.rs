@@ -5,7 +5,7 @@ use std::path::Path;
 use meerkat_service::{SessionError, doctor::Diagnosis, store::Stores};
 use serde_json::Value;
 
-use super::Database;
+use super::settings::Database;
 
 fn refused<T>() -> Result<T, SessionError> {
     let message = "this build cannot keep sessions in a database; use one with the feature `postgres`, or leave it out";

@@ -6,7 +6,7 @@ use meerkat_service::{SessionError, clock::World, doctor::Diagnosis, store::Stor
 use meerkat_store_postgres::PostgresOptions;
 use serde_json::Value;
 
-use super::Database;
+use super::settings::Database;
 
 /// File of the data directory with the node's name.
 const NODE_FILE: &str = "node";

@@ -5,6 +5,7 @@
 mod disabled;
 #[cfg(feature = "postgres")]
 mod enabled;
+mod settings;
 
 use std::path::Path;
 
@@ -13,7 +14,6 @@ use meerkat_service::{
     doctor::Diagnosis,
     store::{Stores, own_directory},
 };
-use secrecy::SecretString;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
@@ -21,17 +21,7 @@ use tokio::runtime::Handle;
 use self::disabled::{check_at_rest, examine, node_name, nodes, open};
 #[cfg(feature = "postgres")]
 use self::enabled::{check_at_rest, examine, node_name, nodes, open};
-
-/// Database as the configuration names it.
-pub(crate) struct Database {
-    pub(crate) url: SecretString,
-    pub(crate) schema: String,
-    pub(crate) connections: usize,
-    pub(crate) statement_timeout_ms: u64,
-    pub(crate) lease_ms: u64,
-    /// Name of this process among those that share the database; if `None`, the data directory keeps one.
-    pub(crate) node: Option<String>,
-}
+pub(crate) use self::settings::Database;
 
 impl Database {
     /// Opens the stores for an agent. Blocks, on a thread of the runtime that may.

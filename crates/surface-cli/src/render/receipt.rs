@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use meerkat_service::{
     Seq,
+    model::Usage,
     service::{CompactionMode, CompactionReceipt},
 };
 
-use super::billed;
+use crate::output::count;
 
 /// Renders a compaction and how to undo it, or a preview.
 pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
@@ -69,14 +70,18 @@ pub(crate) fn undone(compaction: Seq, receipt: Option<&CompactionReceipt>) -> St
     text + ".\n"
 }
 
-/// A number with the name of what it counts.
-pub(crate) fn count(number: u64, name: &str) -> String {
-    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+/// Renders the tokens of a session or a summary: the parts in parentheses, those that are seldom only if there are some.
+pub(crate) fn billed(usage: Usage) -> String {
+    let Usage { input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens } = usage;
+    let written =
+        if cache_write_tokens == 0 { String::new() } else { format!(", {cache_write_tokens} written to the cache") };
+    let reasoning = if reasoning_tokens == 0 { String::new() } else { format!(" ({reasoning_tokens} reasoning)") };
+    format!("{input_tokens} tokens in ({cached_tokens} cached{written}), {output_tokens} out{reasoning}")
 }
 
 #[cfg(test)]
 mod tests {
-    use meerkat_service::{cost::Cost, model::Usage};
+    use meerkat_service::cost::Cost;
 
     use super::*;
 

@@ -15,8 +15,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Place, configs,
+    configs,
     named::{Repository, named},
+    place::Place,
     run::Run,
 };
 use crate::{

@@ -14,11 +14,11 @@ use genai::{
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
-    Api, CompatibleEndpoint, Preset, SERVER_WINDOW_TOKENS,
     answer::{self, Frames},
     failure::Failures,
     family::Family,
     network,
+    options::{Api, CompatibleEndpoint, Preset},
     output::{self, Asked},
     relay::Relay,
     request,
@@ -27,6 +27,9 @@ use super::{
 use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
 use meerkat_errors::ErrorCode;
 use meerkat_words::{SessionError, message::PDF, options::ModelOptions};
+
+/// Window of a server's models, unless the options set it or the server tells it.
+const SERVER_WINDOW_TOKENS: u64 = 32_768;
 
 /// Beginnings of the names of the vendors' models that take no images. `gpt-4` itself is one, too.
 const BLIND: &[&str] = &[

@@ -57,9 +57,6 @@ const WINDOWS: &[(&str, u64)] = &[
 /// Cautious window of a model that is not in the table.
 const WINDOW_TOKENS: u64 = 128_000;
 
-/// Window of a server's models, unless the options set it or the server tells it.
-const SERVER_WINDOW_TOKENS: u64 = 32_768;
-
 /// Client that is made when it is first used.
 type LateClient = OnceLock<Result<Arc<VendorClient>, SessionError>>;
 

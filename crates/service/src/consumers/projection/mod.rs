@@ -15,6 +15,8 @@ use files::{Files, RealFiles};
 use serde::{Deserialize, Serialize};
 use transcript::Transcript;
 
+pub(crate) use transcript::Parent;
+
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     service::SessionSummary,
@@ -60,13 +62,6 @@ struct Checkpoint {
     /// What a fork's files leave to those of its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<Parent>,
-}
-
-/// Parent of a fork, and the last record that both have. A fork's files do not repeat them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Parent {
-    pub(crate) session_id: SessionId,
-    pub(crate) seq: Seq,
 }
 
 /// Files of all sessions.

@@ -2,7 +2,8 @@
 
 use std::{fmt::Write as _, io};
 
-use super::Parent;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     service::HistoryItem,
@@ -13,6 +14,13 @@ use crate::{
     },
     store::{Frame, restore::decode},
 };
+
+/// Parent of a fork, and the last record that both have. A fork's files do not repeat them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Parent {
+    pub(crate) session_id: SessionId,
+    pub(crate) seq: Seq,
+}
 
 /// Transcript of one session.
 pub(super) struct Transcript {

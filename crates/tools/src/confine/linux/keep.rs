@@ -8,8 +8,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, getpid, kill_process, pidfd_open,
-        pidfd_send_signal, set_child_subreaper, set_dumpable_behavior, setsid, wait, waitpid,
+        DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal,
+        set_child_subreaper, set_dumpable_behavior, setsid, wait, waitpid,
     },
 };
 
@@ -19,6 +19,7 @@ use super::{
     make_temporary,
     network::{self, Id},
     remove_temporary,
+    users::with_users,
 };
 use crate::launcher;
 
@@ -106,18 +107,6 @@ fn own_namespaces(is_in_users: bool) -> Result<(), String> {
         return Ok(());
     }
     with_users(processes)
-}
-
-/// Makes namespaces in a user namespace of their own, where no right is needed for them.
-pub(super) fn with_users(others: CloneFlags) -> Result<(), String> {
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    unshare(others | CloneFlags::CLONE_NEWUSER).map_err(|error| failed("have namespaces", error))?;
-    let write = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text).map_err(|error| failed(&format!("write {file}"), error))
-    };
-    write("setgroups", "deny".to_owned())?;
-    write("uid_map", format!("{user} {user} 1"))?;
-    write("gid_map", format!("{group} {group} 1"))
 }
 
 /// Kills every process that descends from this one, until there is none. With a namespace there is none left.

@@ -6,6 +6,7 @@ mod files;
 mod keep;
 mod mounts;
 mod network;
+mod users;
 
 use std::{
     io::{self, Read as _},

@@ -24,7 +24,7 @@ use rustix::net::{
     SendFlags, SocketType, netlink::SocketAddrNetlink, recv, recvmsg, sendmsg, sendto, socket,
 };
 
-use super::{answers_in_time, keep::with_users, program};
+use super::{answers_in_time, program, users::with_users};
 use crate::confine::NETWORK;
 
 /// Number of the loopback device in each network.
