@@ -1338,6 +1338,7 @@ class TurnInterruptedEvent(TypedDict):
 class TurnQueuedEvent(TypedDict):
     """A turn was accepted and waits."""
 
+    access: NotRequired[TurnAccess | None]
     allow: NotRequired[list[str]]
     attended: NotRequired[bool]
     blocks: NotRequired[list[Attached]]
@@ -1384,6 +1385,7 @@ class TurnResult(TypedDict):
 class TurnStartedEvent(TypedDict):
     """A turn started."""
 
+    access: NotRequired[TurnAccess | None]
     allow: NotRequired[list[str]]
     attended: NotRequired[bool]
     blocks: NotRequired[list[Attached]]
@@ -1540,6 +1542,7 @@ class SessionCreated(TypedDict):
 class TurnFields(TypedDict):
     """Further fields of `start_turn`."""
 
+    access: NotRequired[TurnAccess | None]
     allow: NotRequired[list[str]]
     attended: NotRequired[bool]
     budgets: NotRequired[Budgets]
@@ -1876,6 +1879,7 @@ SystemReminderType: TypeAlias = str
 Timestamp: TypeAlias = str
 ToolOutcome: TypeAlias = Literal["succeeded", "failed", "not_run", "unknown"]
 ToolServerState: TypeAlias = Literal["configured", "listed", "running", "login_needed", "failed"]
+TurnAccess: TypeAlias = Literal["read", "ask"]
 TurnStatus: TypeAlias = Literal["completed", "interrupted", "failed", "waiting"]
 TurnStreamData: TypeAlias = Event | LiveEvent | TurnResult | ErrorBody
 AnyEvent: TypeAlias = (

@@ -1,7 +1,7 @@
 // Drives `meerkat acp` with the protocol's official client for TypeScript: the whole life of a session.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -89,17 +89,25 @@ try {
     assert.equal(last.status, "completed");
     assert.deepEqual([last.content[0].type, last.content[0].newText], ["diff", "one\n"]);
 
+    await agent.request(asks.session.setMode, { sessionId, modeId: "read" });
+    const second = '@call write {"path":"b.txt","content":"two"} @say Refused.';
+    await agent.request(asks.session.prompt, prompt(sessionId, second));
+    assert.ok(!existsSync(join(work, "b.txt")) && seen.asked.length === 1);
+    const set = { sessionId, configId: "mode", value: "edit" };
+    const { configOptions } = await agent.request(asks.session.setConfigOption, set);
+    assert.equal(configOptions.find(({ id }) => id === "mode").currentValue, "edit");
+
     const waits = agent.request(asks.session.prompt, prompt(sessionId, "@say Wait @stall"));
     await seen.until(() => said(seen, "agent_message_chunk").includes("Wait"));
     await agent.notify(asks.session.cancel, { sessionId });
     assert.equal((await waits).stopReason, "cancelled");
     return sessionId;
   });
-  console.log("new, prompt, permission, diff, cancel: good");
+  console.log("new, prompt, permission, diff, mode, option, cancel: good");
 
   await editor(null, async (agent, seen) => {
     await agent.request(asks.session.resume, { sessionId: session, cwd: work, mcpServers: [] });
-    assert.deepEqual(seen.shown, []);
+    assert.deepEqual([said(seen, "agent_message_chunk"), said(seen, "user_message_chunk")], ["", ""]);
     const call = '@call write {"path":"k.txt","content":"kept"} @say Done.';
     agent.request(asks.session.prompt, prompt(session, call)).catch(() => {});
     await seen.until(() => seen.asked.length === 1);
@@ -109,7 +117,7 @@ try {
   await editor("once", async (agent, seen) => {
     await agent.request(asks.session.load, { sessionId: session, cwd: work, mcpServers: [] });
     const texts = said(seen, "agent_message_chunk");
-    assert.ok(texts.startsWith("Hello.Written.Wait"), texts);
+    assert.ok(texts.startsWith("Hello.Written.Refused.Wait"), texts);
     assert.equal(said(seen, "user_message_chunk").split("@think Hm.").length, 2);
     await seen.until(() => said(seen, "agent_message_chunk").includes("Done."));
     assert.equal(readFileSync(join(work, "k.txt"), "utf8"), "kept");

@@ -145,6 +145,11 @@ def png() -> str:
     return base64.b64encode(image).decode()
 
 
+def value(options: Any, name: str) -> str:
+    [option] = [option for option in options.config_options if option.id == name]
+    return option.current_value
+
+
 async def talk(place: Place) -> None:
     """A text, a thought, an option, a picture and a file."""
     async with place.editor() as (agent, editor, _):
@@ -156,7 +161,7 @@ async def talk(place: Place) -> None:
         assert not editor.texts("user_message_chunk"), editor.shown
 
         options = await agent.set_config_option(config_id="effort", session_id=session, value="high")
-        assert options.config_options[0].current_value == "high", options
+        assert value(options, "effort") == "high", options
         editor.shown.clear()
         await agent.prompt(session_id=session, prompt=[text_block("@echo options")])
         assert '"effort":"high"' in editor.texts("agent_message_chunk"), editor.shown
@@ -206,6 +211,37 @@ async def change(place: Place) -> None:
     replayed = await place.load(session)
     assert replayed.transcript() == seen, (replayed.transcript(), seen)
     assert sum(update["sessionUpdate"] == "user_message_chunk" for update in replayed.shown) == 4, replayed.shown
+
+
+async def mode(place: Place) -> None:
+    """What a session may do, its model and a compaction; the modes end at what the configuration allows."""
+    place.env["MEERKAT_TOOLS__ASK"] = "never"
+    write = [text_block('@call write {"path":"m.txt","content":"m"} @echo last_result')]
+    async with place.editor() as (agent, editor, _):
+        opened = await agent.new_session(cwd=str(place.work), mcp_servers=[])
+        session = opened.session_id
+        assert [mode.id for mode in opened.modes.available_modes] == ["read", "edit", "full"], opened
+        assert opened.modes.current_mode_id == value(opened, "mode") == "full", opened
+        await agent.set_session_mode(mode_id="read", session_id=session)
+        await editor.until(lambda: any(shown["sessionUpdate"] == "config_option_update" for shown in editor.shown))
+        await agent.prompt(session_id=session, prompt=write)
+        assert "This turn may change nothing" in editor.texts("agent_message_chunk"), editor.shown
+        assert not (place.work / "m.txt").exists() and not editor.asked
+
+        options = await agent.set_config_option(config_id="mode", session_id=session, value="edit")
+        assert value(options, "mode") == "edit", options
+        await editor.until(lambda: any(shown.get("currentModeId") == "edit" for shown in editor.shown))
+        await agent.prompt(session_id=session, prompt=write)
+        assert len(editor.asked) == 1 and (place.work / "m.txt").exists()
+        options = await agent.set_config_option(config_id="model", session_id=session, value=value(options, "model"))
+        assert value(options, "model") == "scripted", options
+        for _ in range(6):
+            await agent.prompt(session_id=session, prompt=[text_block("@long 4000")])
+        await agent.prompt(session_id=session, prompt=[text_block("/compact")])
+        assert "compacted" in editor.texts("agent_message_chunk"), editor.shown[-1]
+    async with place.editor() as (agent, _, _process):
+        loaded = await agent.load_session(cwd=str(place.work), session_id=session, mcp_servers=[])
+        assert loaded.modes.current_mode_id == "edit", loaded
 
 
 async def cancel(place: Place) -> None:
@@ -320,7 +356,7 @@ async def attached(place: Place) -> None:
 
 
 async def main() -> None:
-    for trial in [talk, change, cancel, killed, listed, refused, attached]:
+    for trial in [talk, change, mode, cancel, killed, listed, refused, attached]:
         with tempfile.TemporaryDirectory() as folder:
             since = time.monotonic()
             async with asyncio.timeout(TRIAL):

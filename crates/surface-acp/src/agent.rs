@@ -6,23 +6,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use agent_client_protocol_schema::{
-    ProtocolVersion,
-    v1::{
-        AgentCapabilities, CancelNotification, CloseSessionRequest, CloseSessionResponse, DeleteSessionRequest,
-        DeleteSessionResponse, Error, Implementation, InitializeRequest, InitializeResponse, ListSessionsRequest,
-        ListSessionsResponse, LoadSessionRequest, LoadSessionResponse, McpServer, NewSessionRequest,
-        NewSessionResponse, NoticeSeverity, PromptCapabilities, PromptRequest, PromptResponse, ResumeSessionRequest,
-        ResumeSessionResponse, SessionCapabilities, SessionCloseCapabilities, SessionDeleteCapabilities,
-        SessionId as WireId, SessionInfo, SessionListCapabilities, SessionResumeCapabilities,
-        SetSessionConfigOptionRequest, SetSessionConfigOptionResponse, SystemPrompt,
-    },
-};
+use agent_client_protocol_schema::{ProtocolVersion, v1};
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use meerkat_service::{
     SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{from_acceptance, handle},
-    service::{CreateSession, DeleteSession, ReadEvents, SessionQuery, SessionView, StartTurn, TurnAccepted},
+    service::{
+        CompactSession, CreateSession, DeleteSession, ReadEvents, SessionQuery, SessionView, StartTurn, TurnAccepted,
+    },
+    session::event::TurnStarted,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -30,20 +22,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AcpOptions, error,
-    prompt::prompt,
+    prompt::{is_command, prompt},
     settings::Settings,
-    stream::Watcher,
-    updates::{Shows, Updates, folder},
+    stream::{Watcher, show},
+    updates::{Shows, Updates, folder, said},
     wire::Peer,
 };
 
 /// Sessions of one page of a list.
 const LISTED: usize = 50;
 
+/// Command that a user may type in place of a prompt.
+const COMPACT: &str = "compact";
+
 /// The agent of one client.
 pub(crate) struct Agent {
     service: Arc<dyn SessionService>,
-    options: AcpOptions,
+    pub(crate) options: AcpOptions,
     state: Mutex<State>,
 }
 
@@ -52,7 +47,6 @@ struct State {
     shows: Shows,
     /// The sessions that the client has opened.
     open: HashMap<SessionId, Open>,
-    begun: u64,
 }
 
 /// Session that a client has opened.
@@ -60,54 +54,20 @@ struct State {
 struct Open {
     workspace: Option<String>,
     settings: Settings,
-    /// Prompts of this client that have no answer yet.
-    running: HashMap<u64, Running>,
-    /// The turn that ran when the session was loaded.
-    watching: Option<Watching>,
-}
-
-/// Prompt without an answer.
-#[derive(Default)]
-struct Running {
+    /// Cancels the turns that the client sees.
     cancelled: CancellationToken,
-    turn: Option<TurnNumber>,
-}
-
-/// Turn of another client that is shown here.
-#[derive(Clone)]
-struct Watching {
-    cancelled: CancellationToken,
-    /// Ends the watching, not the turn.
-    ended: CancellationToken,
+    /// Ends the watching of the turn that ran when the session was loaded, and not that turn.
+    unwatched: CancellationToken,
+    /// Turns of this client's prompts that have no answer yet.
+    own: Vec<TurnNumber>,
 }
 
 impl Open {
-    /// Cancels all turns that the client sees.
-    fn cancel(&self) {
-        self.running.values().for_each(|running| running.cancelled.cancel());
-        if let Some(watching) = &self.watching {
-            watching.cancelled.cancel();
-        }
-    }
-
     /// Cancels the client's own turns. The turns of others go on, and are shown no more.
     fn close(&self) {
-        self.running.values().for_each(|running| running.cancelled.cancel());
-        self.end_watching();
+        self.unwatched.cancel();
+        self.cancelled.cancel();
     }
-
-    fn end_watching(&self) {
-        if let Some(watching) = &self.watching {
-            watching.ended.cancel();
-        }
-    }
-}
-
-/// Prompt that can be cancelled from here on.
-pub(crate) struct Begun {
-    session_id: SessionId,
-    number: u64,
-    cancelled: CancellationToken,
 }
 
 /// Answer of a request.
@@ -118,24 +78,18 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn new(result: &impl Serialize) -> Result<Self, Error> {
-        let unwritable = |why: serde_json::Error| error::of(&SessionError::Internal(why.to_string()));
-        Ok(Self { result: serde_json::to_value(result).map_err(unwritable)?, then: None })
+    fn new(result: &impl Serialize) -> Result<Self, SessionError> {
+        let result = serde_json::to_value(result).map_err(|why| SessionError::Internal(why.to_string()))?;
+        Ok(Self { result, then: None })
     }
 }
 
-fn decode<T: DeserializeOwned>(params: &str) -> Result<T, Error> {
-    serde_json::from_str(params).map_err(|why| error::of(&SessionError::invalid("params", why.to_string())))
+fn decode<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
+    serde_json::from_str(params).map_err(|why| SessionError::invalid("params", why.to_string()))
 }
 
-fn id(id: &WireId) -> Result<SessionId, Error> {
-    id.0.parse().map_err(|refusal| error::of(&refusal))
-}
-
-/// The client has not opened the session.
-fn missing(session_id: SessionId) -> Error {
-    let message = format!("this client has not opened the session {session_id}; load or resume it first");
-    error::of(&SessionError::invalid("sessionId", message))
+fn id(id: &v1::SessionId) -> Result<SessionId, SessionError> {
+    id.0.parse()
 }
 
 impl Agent {
@@ -143,41 +97,21 @@ impl Agent {
         Self { service, options, state: Mutex::default() }
     }
 
-    pub(crate) const fn message_bytes(&self) -> usize {
-        self.options.message_bytes
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a session that the client has opened.
-    fn with<T>(&self, session_id: SessionId, change: impl FnOnce(&mut Open) -> T) -> Result<T, Error> {
-        self.state().open.get_mut(&session_id).map(change).ok_or_else(|| missing(session_id))
+    /// Looks at a session that the client has opened, or changes it.
+    fn with<T>(&self, session_id: SessionId, act: impl FnOnce(&mut Open) -> T) -> Result<T, SessionError> {
+        self.state().open.get_mut(&session_id).map(act).ok_or_else(|| {
+            let message = format!("this client has not opened the session {session_id}; load or resume it first");
+            SessionError::invalid("sessionId", message)
+        })
     }
 
-    /// Notes a prompt before the next message is read.
-    pub(crate) fn begin(&self, method: &str, params: &str) -> Option<Begun> {
-        if method != "session/prompt" {
-            return None;
-        }
-        let request: PromptRequest = serde_json::from_str(params).ok()?;
-        self.noted(request.session_id.0.parse().ok()?)
-    }
-
-    /// Notes a prompt of the client.
-    fn noted(&self, session_id: SessionId) -> Option<Begun> {
-        let mut state = self.state();
-        state.begun += 1;
-        let (number, running) = (state.begun, Running::default());
-        let cancelled = running.cancelled.clone();
-        state.open.get_mut(&session_id)?.running.insert(number, running);
-        Some(Begun { session_id, number, cancelled })
-    }
-
-    fn forget(&self, begun: &Begun) {
-        if let Some(open) = self.state().open.get_mut(&begun.session_id) {
-            open.running.remove(&begun.number);
+    fn close(&self, session_id: SessionId) {
+        if let Some(open) = self.state().open.remove(&session_id) {
+            open.close();
         }
     }
 
@@ -186,122 +120,128 @@ impl Agent {
         if method != "session/cancel" {
             return;
         }
-        let cancelled = decode::<CancelNotification>(params).and_then(|cancelled| id(&cancelled.session_id));
-        let Ok(session_id) = cancelled else {
-            return tracing::warn!("a cancellation names no session");
-        };
-        if self.with(session_id, |open| open.cancel()).is_err() {
-            tracing::warn!(%session_id, "a cancellation names a session that the client has not opened");
+        let cancelled = decode::<v1::CancelNotification>(params).and_then(|cancelled| id(&cancelled.session_id));
+        let cancelled = cancelled.and_then(|session_id| {
+            // The next prompt has a token of its own.
+            self.with(session_id, |open| std::mem::take(&mut open.cancelled).cancel())
+        });
+        if let Err(error) = cancelled {
+            tracing::warn!(%error, "a cancellation names no session that the client has opened");
         }
     }
 
-    /// Answers a request.
+    /// Answers a request. What it does before it first waits is done before the next message is read.
     pub(crate) async fn answer(
         self: &Arc<Self>,
         peer: &Peer,
         method: &str,
         params: &str,
-        begun: Option<Begun>,
         gone: &CancellationToken,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer, SessionError> {
         match method {
             "initialize" => Answer::new(&self.initialize(&decode(params)?)),
             "session/new" => self.new_session(peer, decode(params)?).await,
-            "session/load" => {
-                let LoadSessionRequest { session_id, cwd, system_prompt, mcp_servers, .. } = decode(params)?;
-                self.open(peer, (&session_id, &cwd, system_prompt, &mcp_servers), true, gone).await
-            }
-            "session/resume" => {
-                let ResumeSessionRequest { session_id, cwd, system_prompt, mcp_servers, .. } = decode(params)?;
-                self.open(peer, (&session_id, &cwd, system_prompt, &mcp_servers), false, gone).await
-            }
+            // Both have the same fields.
+            "session/load" | "session/resume" => self.open(peer, decode(params)?, method == "session/load", gone).await,
             "session/list" => self.list(decode(params)?).await,
             "session/delete" => {
-                let DeleteSessionRequest { session_id, .. } = decode(params)?;
-                let session_id = id(&session_id)?;
-                let deleted = self.service.delete(DeleteSession { session_id, force: false }).await;
-                deleted.map_err(|error| error::of(&error))?;
-                if let Some(open) = self.state().open.remove(&session_id) {
-                    open.close();
-                }
-                Answer::new(&DeleteSessionResponse::new())
+                let session_id = id(&decode::<v1::DeleteSessionRequest>(params)?.session_id)?;
+                self.service.delete(DeleteSession { session_id, force: false }).await?;
+                self.close(session_id);
+                Answer::new(&v1::DeleteSessionResponse::new())
             }
             "session/close" => {
-                let CloseSessionRequest { session_id, .. } = decode(params)?;
-                if let Some(open) = self.state().open.remove(&id(&session_id)?) {
-                    open.close();
-                }
-                Answer::new(&CloseSessionResponse::new())
+                self.close(id(&decode::<v1::CloseSessionRequest>(params)?.session_id)?);
+                Answer::new(&v1::CloseSessionResponse::new())
             }
-            "session/prompt" => {
-                let request: PromptRequest = decode(params)?;
-                let session_id = id(&request.session_id)?;
-                let Some(begun) = begun.or_else(|| self.noted(session_id)) else { return Err(missing(session_id)) };
-                let answered = self.prompt(peer, request, &begun, gone).await;
-                self.forget(&begun);
-                answered
+            "session/prompt" => self.prompt(peer, decode(params)?, gone).await,
+            "session/set_mode" => {
+                let v1::SetSessionModeRequest { session_id, mode_id, .. } = decode(params)?;
+                let session_id = id(&session_id)?;
+                let options = self.with(session_id, |open| {
+                    open.settings.set_mode("modeId", &mode_id.0, &self.options)?;
+                    Ok::<_, SessionError>(open.settings.options(&self.options))
+                })??;
+                let update = v1::SessionUpdate::ConfigOptionUpdate(v1::ConfigOptionUpdate::new(options));
+                let then = Some(shown(peer, session_id, vec![update]));
+                Ok(Answer { then, ..Answer::new(&v1::SetSessionModeResponse::new())? })
             }
             "session/set_config_option" => {
-                let request: SetSessionConfigOptionRequest = decode(params)?;
-                let options = self.with(id(&request.session_id)?, |open| {
-                    open.settings.set(&request.config_id.0, &request.value).map(|()| open.settings.options())
-                })?;
-                let options = options.map_err(|error| error::of(&error))?;
-                Answer::new(&SetSessionConfigOptionResponse::new(options))
+                let v1::SetSessionConfigOptionRequest { session_id, config_id, value, .. } = decode(params)?;
+                let session_id = id(&session_id)?;
+                let (before, after) = self.with(session_id, |open| {
+                    let before = open.settings.mode(&self.options);
+                    open.settings.set(&config_id.0, &value, &self.options)?;
+                    Ok::<_, SessionError>((before, open.settings.clone()))
+                })??;
+                let (mode, options) = (after.mode(&self.options), after.options(&self.options));
+                let update = |mode| v1::SessionUpdate::CurrentModeUpdate(v1::CurrentModeUpdate::new(mode));
+                let changed = mode.filter(|_| mode != before);
+                let then = changed.map(|mode| shown(peer, session_id, vec![update(mode)]));
+                Ok(Answer { then, ..Answer::new(&v1::SetSessionConfigOptionResponse::new(options))? })
             }
             other => Err(error::unknown(other)),
         }
     }
 
-    fn initialize(&self, request: &InitializeRequest) -> InitializeResponse {
+    fn initialize(&self, request: &v1::InitializeRequest) -> v1::InitializeResponse {
         self.state().shows = Shows::of(&request.client_capabilities);
         let keeps = self.service.capabilities().view().session_store;
-        let sessions = SessionCapabilities::new().close(SessionCloseCapabilities::new());
-        let sessions = match keeps {
-            true => sessions
-                .list(SessionListCapabilities::new())
-                .delete(SessionDeleteCapabilities::new())
-                .resume(SessionResumeCapabilities::new()),
-            false => sessions,
-        };
-        let capabilities = AgentCapabilities::new()
+        let sessions = v1::SessionCapabilities::new()
+            .close(v1::SessionCloseCapabilities::new())
+            .list(keeps.then(v1::SessionListCapabilities::new))
+            .delete(keeps.then(v1::SessionDeleteCapabilities::new))
+            .resume(keeps.then(v1::SessionResumeCapabilities::new));
+        let capabilities = v1::AgentCapabilities::new()
             .load_session(keeps)
-            .prompt_capabilities(PromptCapabilities::new().image(true).embedded_context(true))
+            .prompt_capabilities(v1::PromptCapabilities::new().image(true).embedded_context(true))
             .session_capabilities(sessions);
-        let info = Implementation::new("meerkat", env!("CARGO_PKG_VERSION")).title("meerkat".to_owned());
+        let info = v1::Implementation::new("meerkat", env!("CARGO_PKG_VERSION")).title("meerkat".to_owned());
         // It is the only version that there is here: a client that does not know it ends the connection.
-        InitializeResponse::new(ProtocolVersion::V1).agent_capabilities(capabilities).agent_info(info)
+        v1::InitializeResponse::new(ProtocolVersion::V1).agent_capabilities(capabilities).agent_info(info)
     }
 
-    async fn new_session(self: &Arc<Self>, peer: &Peer, request: NewSessionRequest) -> Result<Answer, Error> {
+    async fn new_session(
+        self: &Arc<Self>,
+        peer: &Peer,
+        request: v1::NewSessionRequest,
+    ) -> Result<Answer, SessionError> {
         check(&request.cwd, request.system_prompt.as_ref())?;
-        let workspace = (self.options.workspaces)(&request.cwd).map_err(|error| error::of(&error))?;
+        let workspace = (self.options.workspaces)(&request.cwd)?;
         let create = CreateSession { workspace: workspace.clone(), ..CreateSession::default() };
-        let created = self.service.create_session(create).await.map_err(|error| error::of(&error))?;
-        let (session_id, settings) = (created.session_id, Settings::default());
+        let session_id = self.service.create_session(create).await?.session_id;
+        let own_model = self.options.models.first().cloned().unwrap_or_default();
+        let settings = Settings { own_model, ..Settings::default() };
+        let response = v1::NewSessionResponse::new(session_id.to_string())
+            .config_options(settings.options(&self.options))
+            .modes(settings.modes(&self.options));
         self.state().open.insert(session_id, Open { workspace, settings, ..Open::default() });
-        let response = NewSessionResponse::new(session_id.to_string()).config_options(settings.options());
-        let then = self.then(peer, session_id, &request.mcp_servers, async {});
+        let then = self.opened(peer, session_id, &request.mcp_servers, async {});
         Ok(Answer { then: Some(then), ..Answer::new(&response)? })
     }
 
-    /// Says what is left out, then does the rest, behind the answer.
-    fn then(
+    /// Says what commands there are and what is left out, then does the rest, behind the answer.
+    fn opened(
         self: &Arc<Self>,
         peer: &Peer,
         session_id: SessionId,
-        servers: &[McpServer],
+        servers: &[v1::McpServer],
         rest: impl Future<Output = ()> + Send + 'static,
     ) -> BoxFuture<'static, ()> {
-        let (agent, peer, count) = (self.clone(), peer.clone(), servers.len());
+        let mut updates = Vec::new();
+        if self.service.capabilities().view().session_compaction {
+            let compact = v1::AvailableCommand::new(COMPACT, "Replace the older part of the context by a summary");
+            let commands = v1::AvailableCommandsUpdate::new(vec![compact]);
+            updates.push(v1::SessionUpdate::AvailableCommandsUpdate(commands));
+        }
+        if !servers.is_empty() {
+            let words = "The editor's MCP servers are not used: meerkat starts those of its own configuration.";
+            tracing::warn!("{words}");
+            updates.extend(self.state().shows.notice(v1::NoticeSeverity::Warning, words));
+        }
+        let sent = shown(peer, session_id, updates);
         async move {
-            if count > 0 {
-                let words = "The editor's MCP servers are not used: meerkat starts those of its own configuration.";
-                tracing::warn!("{words}");
-                let (shows, never) = (agent.state().shows, CancellationToken::new());
-                let watcher = agent.watcher(&peer, session_id, shows, (&never, &never));
-                watcher.send(shows.notice(NoticeSeverity::Warning, words).into_iter().collect()).await;
-            }
+            sent.await;
             rest.await;
         }
         .boxed()
@@ -311,53 +251,51 @@ impl Agent {
         &'a self,
         peer: &'a Peer,
         session_id: SessionId,
-        shows: Shows,
         (cancelled, gone): (&'a CancellationToken, &'a CancellationToken),
     ) -> Watcher<'a> {
-        Watcher { service: &self.service, peer, session_id, shows, cancelled, gone }
+        Watcher { service: &self.service, peer, session_id, shows: self.state().shows, cancelled, gone }
     }
 
     /// Opens a session of before, and shows what was said in it if it `replays`.
     async fn open(
         self: &Arc<Self>,
         peer: &Peer,
-        (session, cwd, system_prompt, servers): (&WireId, &Path, Option<SystemPrompt>, &[McpServer]),
+        request: v1::LoadSessionRequest,
         replays: bool,
         gone: &CancellationToken,
-    ) -> Result<Answer, Error> {
-        check(cwd, system_prompt.as_ref())?;
-        let session_id = id(session)?;
-        let view = self.service.read(&session_id).await.map_err(|error| error::of(&error))?;
-        let SessionView { workspace, last_seq, pending_approvals, .. } = view;
+    ) -> Result<Answer, SessionError> {
+        check(&request.cwd, request.system_prompt.as_ref())?;
+        let session_id = id(&request.session_id)?;
+        let SessionView { workspace, last_seq, pending_approvals, model: own_model, .. } =
+            self.service.read(&session_id).await?;
         let shows = self.state().shows;
-        let mut updates = Updates::new(session_id, workspace.as_deref(), shows);
+        let mut updates = Updates::new(self.service.clone(), session_id, workspace.as_deref(), shows);
         let read = ReadEvents { skip_damage: true, ..ReadEvents::new(session_id, 0) };
-        let mut follower = self.service.follow_events(read).await.map_err(|error| error::of(&error))?;
-        let watcher = self.watcher(peer, session_id, shows, (gone, gone));
+        let mut follower = self.service.follow_events(read).await?;
         while follower.cursor() < last_seq {
-            let Some(line) = follower.next().await.map_err(|error| error::of(&error))? else { break };
-            let (shown, _) = updates.see(self.service.as_ref(), &line).await.map_err(|error| error::of(&error))?;
-            if replays && !watcher.send(shown).await {
+            let Some(line) = follower.next().await? else { break };
+            let (seen, _) = updates.see(&line).await?;
+            if replays && !show(peer, session_id, seen).await {
                 break;
             }
         }
-        let settings = Settings { effort: updates.effort };
+        let TurnStarted { model, options, access, .. } = &updates.newest;
+        let model = Some(model.clone()).filter(|model| !model.is_empty() && *model != own_model);
+        let settings = Settings { effort: options.effort, access: *access, own_model, model };
+        let (options, modes) = (settings.options(&self.options), settings.modes(&self.options));
         let open = updates.open.map(|(turn, seq)| TurnAccepted { session_id, turn, seq });
         let going_on = self.reopened(session_id, (workspace, settings), open, gone);
         let (agent, its_peer) = (self.clone(), peer.clone());
         let rest = async move {
-            let Some((accepted, Watching { cancelled, ended })) = going_on else { return };
+            let Some((accepted, cancelled, unwatched)) = going_on else { return };
             let turn = handle(agent.service.clone(), accepted);
-            let watcher = agent.watcher(&its_peer, session_id, shows, (&cancelled, &ended));
+            let watcher = agent.watcher(&its_peer, session_id, (&cancelled, &unwatched));
             if let Err(error) = watcher.watch(turn, Some(follower), updates, pending_approvals).await {
-                tracing::info!(error = %error.message, "the turn of a session that was opened failed");
+                tracing::info!(%error, "the turn of a session that was opened failed");
             }
         };
-        let answer = match replays {
-            true => Answer::new(&LoadSessionResponse::new().config_options(settings.options()))?,
-            false => Answer::new(&ResumeSessionResponse::new().config_options(settings.options()))?,
-        };
-        Ok(Answer { then: Some(self.then(peer, session_id, servers, rest)), ..answer })
+        let answer = Answer::new(&v1::LoadSessionResponse::new().config_options(options).modes(modes))?;
+        Ok(Answer { then: Some(self.opened(peer, session_id, &request.mcp_servers, rest)), ..answer })
     }
 
     /// Notes a session that was loaded; returns its turn if that is to be watched. Prompts that run go on, with
@@ -368,79 +306,94 @@ impl Agent {
         (workspace, settings): (Option<String>, Settings),
         turn: Option<TurnAccepted>,
         gone: &CancellationToken,
-    ) -> Option<(TurnAccepted, Watching)> {
+    ) -> Option<(TurnAccepted, CancellationToken, CancellationToken)> {
         let mut state = self.state();
         let open = state.open.entry(session_id).or_default();
-        open.end_watching();
-        let is_own = |turn: &TurnAccepted| open.running.values().any(|running| running.turn == Some(turn.turn));
-        let going_on = turn.filter(|turn| !is_own(turn)).map(|turn| {
-            let watching = Watching { cancelled: CancellationToken::new(), ended: gone.child_token() };
-            (turn, watching)
-        });
-        (open.workspace, open.settings) = (workspace, settings);
-        open.watching = going_on.as_ref().map(|(_, watching)| watching.clone());
-        going_on
+        open.unwatched.cancel();
+        (open.workspace, open.settings, open.unwatched) = (workspace, settings, gone.child_token());
+        let turn = turn.filter(|turn| !open.own.contains(&turn.turn))?;
+        Some((turn, open.cancelled.clone(), open.unwatched.clone()))
     }
 
-    async fn list(&self, request: ListSessionsRequest) -> Result<Answer, Error> {
-        let query = SessionQuery {
-            archived: Some(false),
-            cursor: request.cursor,
-            limit: Some(LISTED),
-            ..SessionQuery::default()
-        };
-        let page = self.service.list(query).await.map_err(|error| error::of(&error))?;
+    async fn list(&self, request: v1::ListSessionsRequest) -> Result<Answer, SessionError> {
+        let (archived, cursor, limit) = (Some(false), request.cursor, Some(LISTED));
+        let page = self.service.list(SessionQuery { archived, cursor, limit, ..SessionQuery::default() }).await?;
         let views = join_all(page.items.iter().map(|session| self.service.read(&session.session_id))).await;
+        // Workspaces are kept without links.
+        let cwd = request.cwd.map(|cwd| cwd.canonicalize().unwrap_or(cwd));
         let sessions = page.items.into_iter().zip(views).filter_map(|(session, view)| {
             let workspace = view.ok().and_then(|view| view.workspace);
-            let is_asked = request.cwd.as_deref().is_none_or(|cwd| workspace.as_deref().map(Path::new) == Some(cwd));
-            let info = SessionInfo::new(session.session_id.to_string(), folder(workspace.as_deref()));
+            let is_asked = cwd.as_deref().is_none_or(|cwd| workspace.as_deref().map(Path::new) == Some(cwd));
+            let info = v1::SessionInfo::new(session.session_id.to_string(), folder(workspace.as_deref()));
             is_asked.then(|| info.title(session.title).updated_at(session.updated_at.to_string()))
         });
-        Answer::new(&ListSessionsResponse::new(sessions.collect::<Vec<_>>()).next_cursor(page.next_cursor))
+        Answer::new(&v1::ListSessionsResponse::new(sessions.collect::<Vec<_>>()).next_cursor(page.next_cursor))
     }
 
     async fn prompt(
         &self,
         peer: &Peer,
-        request: PromptRequest,
-        begun: &Begun,
+        request: v1::PromptRequest,
         gone: &CancellationToken,
-    ) -> Result<Answer, Error> {
-        let session_id = begun.session_id;
-        let (workspace, settings) = self.with(session_id, |open| (open.workspace.clone(), open.settings))?;
-        let prompt = prompt(request.prompt).map_err(|error| error::of(&error))?;
+    ) -> Result<Answer, SessionError> {
+        let session_id = id(&request.session_id)?;
+        let (workspace, settings, cancelled) =
+            self.with(session_id, |open| (open.workspace.clone(), open.settings.clone(), open.cancelled.clone()))?;
+        if is_command(&request.prompt, COMPACT) {
+            return self.compact(peer, session_id, &cancelled).await;
+        }
         let turn = StartTurn {
             attended: true,
-            options: settings.model_options(),
             search_path: self.options.search_path.clone(),
-            ..StartTurn::new(session_id, prompt)
+            ..settings.on(StartTurn::new(session_id, prompt(request.prompt)?))
         };
-        let turn = self.service.begin_turn(turn).await.map_err(|error| error::of(&error))?;
+        let turn = self.service.begin_turn(turn).await?;
         let accepted = turn.accepted.turn;
         // A session that was closed meanwhile has cancelled the prompt.
-        self.with(session_id, |open| {
-            open.running.entry(begun.number).and_modify(|running| running.turn = Some(accepted));
-        })
-        .ok();
+        self.with(session_id, |open| open.own.push(accepted)).ok();
         let follower = from_acceptance(self.service.as_ref(), &turn.accepted).await;
         // The turn has its answer even if it cannot be followed.
         let follower = follower.inspect_err(|error| tracing::warn!(%error, "the turn cannot be shown")).ok();
-        let shows = self.state().shows;
-        let updates = Updates::new(session_id, workspace.as_deref(), shows).of_own(accepted);
-        let watcher = self.watcher(peer, session_id, shows, (&begun.cancelled, gone));
-        Answer::new(&PromptResponse::new(watcher.watch(turn, follower, updates, Vec::new()).await?))
+        let watcher = self.watcher(peer, session_id, (&cancelled, gone));
+        let mut updates = Updates::new(self.service.clone(), session_id, workspace.as_deref(), watcher.shows);
+        updates.own = Some(accepted);
+        let ended = watcher.watch(turn, follower, updates, Vec::new()).await;
+        self.with(session_id, |open| open.own.retain(|turn| *turn != accepted)).ok();
+        Answer::new(&v1::PromptResponse::new(ended?))
+    }
+
+    /// Compacts a session's context, as the command says.
+    async fn compact(
+        &self,
+        peer: &Peer,
+        session_id: SessionId,
+        cancelled: &CancellationToken,
+    ) -> Result<Answer, SessionError> {
+        let request = CompactSession { session_id, compaction: None };
+        if let Err(error) = self.service.compact_until(request, cancelled.clone()).await {
+            return match cancelled.is_cancelled() {
+                true => Answer::new(&v1::PromptResponse::new(v1::StopReason::Cancelled)),
+                false => Err(error),
+            };
+        }
+        show(peer, session_id, vec![said("The context was compacted.")]).await;
+        Answer::new(&v1::PromptResponse::new(v1::StopReason::EndTurn))
     }
 }
 
+/// Shows updates of a session behind an answer.
+fn shown(peer: &Peer, session_id: SessionId, updates: Vec<v1::SessionUpdate>) -> BoxFuture<'static, ()> {
+    let peer = peer.clone();
+    async move { show(&peer, session_id, updates).map(drop).await }.boxed()
+}
+
 /// Checks what a client says of a session that it opens.
-fn check(cwd: &Path, system_prompt: Option<&SystemPrompt>) -> Result<(), Error> {
-    let refused = |field: &str, message: &str| Err(error::of(&SessionError::invalid(field, message)));
+fn check(cwd: &Path, system_prompt: Option<&v1::SystemPrompt>) -> Result<(), SessionError> {
     if !cwd.is_absolute() {
-        return refused("cwd", "it is a relative path; the protocol wants an absolute one");
+        return Err(SessionError::invalid("cwd", "it is a relative path; the protocol wants an absolute one"));
     }
     if system_prompt.is_some() {
-        return refused("systemPrompt", "it is not taken from an editor; leave it out");
+        return Err(SessionError::invalid("systemPrompt", "it is not taken from an editor; leave it out"));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use agent_client_protocol_schema::v1::Error;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionError;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The message is no JSON.
 const PARSE: i32 = -32700;
@@ -12,7 +12,7 @@ const PARSE: i32 = -32700;
 const NO_REQUEST: i32 = -32600;
 
 /// Makes the error of a body.
-pub(crate) fn of_body(body: &ErrorBody) -> Error {
+fn of_body(body: &ErrorBody) -> Error {
     Error::new(body.code.rpc_code(), body.message.clone()).data(json!(body))
 }
 
@@ -37,15 +37,17 @@ pub(crate) fn no_request(why: impl Into<String>) -> Error {
     numbered(NO_REQUEST, why)
 }
 
-/// The error of an answer has not the shape of JSON-RPC.
-pub(crate) fn unreadable(error: &Value) -> Error {
-    no_request(format!("its error cannot be read: {error}"))
+/// There is no such method.
+pub(crate) fn unknown(method: &str) -> SessionError {
+    let message = format!("meerkat has no method {method:?} of the Agent Client Protocol.");
+    let body = ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", method);
+    SessionError::Failed(Box::new(body))
 }
 
-/// There is no such method.
-pub(crate) fn unknown(method: &str) -> Error {
-    let message = format!("meerkat has no method {method:?} of the Agent Client Protocol.");
-    of_body(&ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", method))
+/// The client has too many requests under way, or they have too many bytes.
+pub(crate) fn too_many() -> Error {
+    let message = "Too many requests are under way, or too many bytes of them; wait for answers.";
+    of_body(&ErrorBody::with_message(ErrorCode::TooManyConnections, message).detail("what", "requests"))
 }
 
 /// The message is longer than the limit.

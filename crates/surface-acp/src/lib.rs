@@ -2,20 +2,18 @@
 //!
 //! In reading order: `agent` has the methods, `prompt` reads a prompt's blocks, `stream` carries a turn to its end,
 //! `updates` makes what a client is shown of our events, `permissions` asks its user about calls, `settings` has the
-//! option of a session, `wire` is the framing, `error` the one place where a code becomes an error of the protocol.
+//! options of a session, `wire` is the framing, `error` the one place where a code becomes an error of the protocol.
 //!
 //! | method | operations |
 //! |---|---|
 //! | `initialize` | `capabilities` |
 //! | `session/new` | `create_session`; `cwd` is the workspace |
-//! | `session/load` | `read`, `follow_events` from the first event to the last, shown as updates; then an open turn |
-//! | `session/resume` | the same without what was said |
-//! | `session/list` | `list`, and `read` for each folder |
-//! | `session/delete` | `delete` |
+//! | `session/load`, `session/resume` | `read`, `follow_events` to the last event, shown or not; then an open turn |
+//! | `session/list`, `session/delete` | `list`, and `read` for each folder; `delete` |
 //! | `session/close` | `interrupt` of this client's turns |
-//! | `session/prompt` | `begin_turn`, attended, and `follow` from its acceptance on |
+//! | `session/prompt` | `begin_turn`, attended, and `follow` from its acceptance on; `compact` for `/compact` |
 //! | `session/cancel` | `interrupt`, or `cancel_queued` |
-//! | `session/set_config_option` | none: how long the model thinks goes with this client's next turns |
+//! | `session/set_mode`, `session/set_config_option` | none: they go with this client's next turns |
 //! | `session/request_permission`, to the client | its answer is a `decide_approval` |
 //!
 //! | event | update |
@@ -45,7 +43,10 @@ mod wire;
 
 use std::{io, path::Path, sync::Arc};
 
-use meerkat_service::{SessionError, SessionService};
+use meerkat_service::{
+    SessionError, SessionService,
+    tool::{Access, Ask},
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,12 @@ pub struct AcpOptions {
     pub message_bytes: usize,
     /// Decides which folder may be a workspace.
     pub workspaces: Workspaces,
+    /// What the tools of a workspace may do, and when they ask: no mode of a session allows more.
+    pub access: Access,
+    /// As configured, like `access`.
+    pub ask: Ask,
+    /// Models that a client may choose, the one of new sessions first; if there are none, it has no choice.
+    pub models: Vec<String>,
     /// Folders in which the commands of turns look for programs, as in `PATH`.
     pub search_path: Option<String>,
 }

@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use agent_client_protocol_schema::v1::{
-    PermissionOption, PermissionOptionKind, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, ToolCallUpdate,
-};
+use agent_client_protocol_schema::v1;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use meerkat_service::{
     SessionId, SessionService,
@@ -26,11 +23,11 @@ use crate::wire::Peer;
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
 /// Answers that a client's user may give: the option's id, its kind, and what it decides.
-const ANSWERS: [(&str, PermissionOptionKind, Decision, Scope); 4] = [
-    ("once", PermissionOptionKind::AllowOnce, Decision::Approve, Scope::Once),
-    ("session", PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Session),
-    ("always", PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Always),
-    ("reject", PermissionOptionKind::RejectOnce, Decision::Deny, Scope::Once),
+const ANSWERS: [(&str, v1::PermissionOptionKind, Decision, Scope); 4] = [
+    ("once", v1::PermissionOptionKind::AllowOnce, Decision::Approve, Scope::Once),
+    ("session", v1::PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Session),
+    ("always", v1::PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Always),
+    ("reject", v1::PermissionOptionKind::RejectOnce, Decision::Deny, Scope::Once),
 ];
 
 /// Questions of one turn.
@@ -51,15 +48,15 @@ impl<'a> Permissions<'a> {
     }
 
     /// Asks about a call, unless it was asked about already.
-    pub(crate) fn ask(&mut self, call_id: &str, call: ToolCallUpdate, rule: Option<&str>) {
+    pub(crate) fn ask(&mut self, call_id: &str, call: v1::ToolCallUpdate, rule: Option<&str>) {
         let Entry::Vacant(entry) = self.settled.entry(call_id.to_owned()) else { return };
         let settled = entry.insert(CancellationToken::new()).clone();
-        let request = RequestPermissionRequest::new(self.session_id.to_string(), call, self.options(rule));
+        let request = v1::RequestPermissionRequest::new(self.session_id.to_string(), call, self.options(rule));
         let (service, peer, session_id, call_id) = (self.service, self.peer, self.session_id, call_id.to_owned());
         self.asked.push(ask(service, peer, (session_id, call_id), request, settled).boxed());
     }
 
-    fn options(&self, rule: Option<&str>) -> Vec<PermissionOption> {
+    fn options(&self, rule: Option<&str>) -> Vec<v1::PermissionOption> {
         let keeps_rules = self.service.capabilities().view().keeps_rules;
         let options = ANSWERS.into_iter().filter_map(|(id, kind, _, scope)| {
             let name = match (id, scope, rule) {
@@ -69,7 +66,7 @@ impl<'a> Permissions<'a> {
                 (_, Scope::Always, Some(rule)) if keeps_rules => format!("Always allow `{rule}`, in every folder"),
                 (_, Scope::Session | Scope::Always, _) => return None,
             };
-            Some(PermissionOption::new(id, name, kind))
+            Some(v1::PermissionOption::new(id, name, kind))
         });
         options.collect()
     }
@@ -109,7 +106,7 @@ async fn ask(
     service: &dyn SessionService,
     peer: &Peer,
     (session_id, call_id): (SessionId, String),
-    request: RequestPermissionRequest,
+    request: v1::RequestPermissionRequest,
     settled: CancellationToken,
 ) {
     let offered: Vec<_> = request.options.iter().map(|option| option.option_id.clone()).collect();
@@ -120,9 +117,9 @@ async fn ask(
         () = settled.cancelled() => return asked.withdraw().await,
     };
     let Some(answer) = answer else { return };
-    let answer = answer.map(serde_json::from_value::<RequestPermissionResponse>);
+    let answer = answer.map(serde_json::from_value::<v1::RequestPermissionResponse>);
     let (decision, scope, reason) = match answer {
-        Ok(Ok(RequestPermissionResponse { outcome: RequestPermissionOutcome::Selected(chosen), .. })) => {
+        Ok(Ok(v1::RequestPermissionResponse { outcome: v1::RequestPermissionOutcome::Selected(chosen), .. })) => {
             let id = chosen.option_id.0;
             match ANSWERS.iter().find(|(known, ..)| **known == *id && offered.iter().any(|option| *option.0 == *id)) {
                 Some((_, _, decision, scope)) => (*decision, *scope, None),

@@ -1,6 +1,6 @@
 //! Blocks of a client's prompt, as ours: texts and names of files become one text, images and contents blocks.
 
-use agent_client_protocol_schema::v1::{ContentBlock, EmbeddedResourceResource};
+use agent_client_protocol_schema::v1;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     SessionError,
@@ -15,7 +15,7 @@ const PLAIN: &str = "text/plain";
 ///
 /// # Errors
 /// `INVALID_REQUEST` for what no model of ours is sent.
-pub(crate) fn prompt(blocks: Vec<ContentBlock>) -> Result<Prompt, SessionError> {
+pub(crate) fn prompt(blocks: Vec<v1::ContentBlock>) -> Result<Prompt, SessionError> {
     let (mut taken, mut text) = (Vec::new(), String::new());
     let mut put = |block: Option<PromptBlock>, text: &mut String| {
         if !text.trim().is_empty() {
@@ -25,19 +25,19 @@ pub(crate) fn prompt(blocks: Vec<ContentBlock>) -> Result<Prompt, SessionError> 
     };
     for (at, block) in blocks.into_iter().enumerate() {
         match block {
-            ContentBlock::Text(said) => text.push_str(&said.text),
+            v1::ContentBlock::Text(said) => text.push_str(&said.text),
             // The model reads the file with its own tools.
-            ContentBlock::ResourceLink(link) => text.push_str(&named(&link.uri)),
-            ContentBlock::Image(image) => {
+            v1::ContentBlock::ResourceLink(link) => text.push_str(&named(&link.uri)),
+            v1::ContentBlock::Image(image) => {
                 let data = Some(bytes(at, &image.data)?);
                 put(Some(PromptBlock::Image { media_type: image.mime_type, data, blob: None }), &mut text);
             }
-            ContentBlock::Resource(resource) => match resource.resource {
-                EmbeddedResourceResource::TextResourceContents(file) => {
+            v1::ContentBlock::Resource(resource) => match resource.resource {
+                v1::EmbeddedResourceResource::TextResourceContents(file) => {
                     text.push_str(&named(&file.uri));
                     put(Some(PromptBlock::file(&name(&file.uri), PLAIN, file.text)), &mut text);
                 }
-                EmbeddedResourceResource::BlobResourceContents(file) => {
+                v1::EmbeddedResourceResource::BlobResourceContents(file) => {
                     text.push_str(&named(&file.uri));
                     let (data, media_type) = (Some(bytes(at, &file.blob)?), file.mime_type.unwrap_or_default());
                     let block = if media_type.starts_with("image/") {
@@ -59,6 +59,11 @@ pub(crate) fn prompt(blocks: Vec<ContentBlock>) -> Result<Prompt, SessionError> 
         taken.push(PromptBlock::text(text));
     }
     Ok(taken.into())
+}
+
+/// Returns true if a prompt is this command alone.
+pub(crate) fn is_command(blocks: &[v1::ContentBlock], name: &str) -> bool {
+    matches!(blocks, [v1::ContentBlock::Text(said)] if said.text.trim().strip_prefix('/') == Some(name))
 }
 
 fn refused(at: usize) -> SessionError {

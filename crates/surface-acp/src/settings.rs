@@ -1,66 +1,167 @@
-//! What a client may set of a session: how long its model thinks. It goes with this client's next turns,
-//! and a client that loads the session later gets that of the newest turn.
+//! What a client may set of a session: what its calls may do, its model, and how long that thinks. It goes with this
+//! client's next turns, and a client that loads the session later gets what the newest turn had.
 
-use agent_client_protocol_schema::v1::{
-    SessionConfigOption, SessionConfigOptionCategory, SessionConfigOptionValue, SessionConfigSelectOption,
-};
+use agent_client_protocol_schema::v1;
 use meerkat_service::{
     SessionError,
     options::{Effort, ModelOptions},
+    service::StartTurn,
+    tool::{Access, Ask, TurnAccess},
 };
 
+use crate::AcpOptions;
+
+const MODE: &str = "mode";
+const MODEL: &str = "model";
 const EFFORT: &str = "effort";
-/// Value of an effort that is not said.
-const USUAL: &str = "default";
 
-const EFFORTS: [(Effort, &str); 4] =
-    [(Effort::None, "None"), (Effort::Low, "Low"), (Effort::Medium, "Medium"), (Effort::High, "High")];
+/// A value's id, name and description.
+type Value = (&'static str, &'static str, &'static str);
 
-/// What a client set.
-#[derive(Clone, Copy, Default)]
+/// Modes: what a session's calls may do. None allows more than the configuration.
+const READ: Value = ("read", "Read", "Nothing is changed: a call that may change something is refused");
+const EDIT: Value = ("edit", "Edit", "You are asked before a file is changed or a command runs");
+const FULL: Value = ("full", "Full", "You are asked only as tools.ask says");
+
+/// Values of how long a model thinks; the first is that of a session without a choice.
+const EFFORTS: [(Option<Effort>, &str, &str); 5] = [
+    (None, "default", "As configured"),
+    (Some(Effort::None), "none", "None"),
+    (Some(Effort::Low), "low", "Low"),
+    (Some(Effort::Medium), "medium", "Medium"),
+    (Some(Effort::High), "high", "High"),
+];
+
+/// Whether the configuration asks before each change.
+const fn asks(options: &AcpOptions) -> bool {
+    matches!(options.ask, Ask::Always | Ask::Changes)
+}
+
+/// The modes, that of new sessions last. Without tools of a workspace there are none.
+fn modes(options: &AcpOptions) -> &'static [Value] {
+    match options.access {
+        Access::Off => &[],
+        Access::Read => &[READ],
+        Access::Write if asks(options) => &[READ, EDIT],
+        Access::Write => &[READ, EDIT, FULL],
+    }
+}
+
+/// What a client set, or the newest turn had.
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) effort: Option<Effort>,
+    pub(crate) access: Option<TurnAccess>,
+    /// The session's own model.
+    pub(crate) own_model: String,
+    /// Model of the next turns, if it is another one.
+    pub(crate) model: Option<String>,
 }
 
 impl Settings {
+    /// The current mode's id, if there are modes.
+    pub(crate) fn mode(&self, options: &AcpOptions) -> Option<&'static str> {
+        let (usual, ..) = modes(options).last()?;
+        Some(match self.access {
+            Some(TurnAccess::Read) => READ.0,
+            Some(TurnAccess::Ask) if *usual == FULL.0 => EDIT.0,
+            Some(TurnAccess::Ask) | None => *usual,
+        })
+    }
+
+    /// The modes, for clients that know no options.
+    pub(crate) fn modes(&self, options: &AcpOptions) -> Option<v1::SessionModeState> {
+        let mode = |(id, name, words): &Value| v1::SessionMode::new(*id, *name).description((*words).to_owned());
+        Some(v1::SessionModeState::new(self.mode(options)?, modes(options).iter().map(mode).collect::<Vec<_>>()))
+    }
+
     /// Lists the options with their values.
-    pub(crate) fn options(self) -> Vec<SessionConfigOption> {
-        let usual = SessionConfigSelectOption::new(USUAL, "As configured");
-        let efforts = EFFORTS.map(|(effort, name)| SessionConfigSelectOption::new(effort.name(), name));
-        let values: Vec<_> = std::iter::once(usual).chain(efforts).collect();
-        let current = self.effort.map_or(USUAL, Effort::name);
-        let effort = SessionConfigOption::select(EFFORT, "Effort", current, values)
+    pub(crate) fn options(&self, options: &AcpOptions) -> Vec<v1::SessionConfigOption> {
+        let mode = self.mode(options).map(|current| {
+            let mode = |(id, name, words): &Value| {
+                v1::SessionConfigSelectOption::new(*id, *name).description((*words).to_owned())
+            };
+            let modes: Vec<_> = modes(options).iter().map(mode).collect();
+            v1::SessionConfigOption::select(MODE, "Mode", current, modes)
+                .category(v1::SessionConfigOptionCategory::Mode)
+        });
+        let current = self.model.as_ref().unwrap_or(&self.own_model);
+        let more = Some(current).filter(|model| !options.models.contains(model));
+        let models: Vec<_> = options
+            .models
+            .iter()
+            .chain(more)
+            .map(|model| v1::SessionConfigSelectOption::new(model.clone(), model.clone()))
+            .collect();
+        let model = (!options.models.is_empty()).then(|| {
+            v1::SessionConfigOption::select(MODEL, "Model", current.clone(), models)
+                .category(v1::SessionConfigOptionCategory::Model)
+        });
+        let efforts = EFFORTS.map(|(_, id, name)| v1::SessionConfigSelectOption::new(id, name)).to_vec();
+        let current = self.effort.map_or(EFFORTS[0].1, Effort::name);
+        let effort = v1::SessionConfigOption::select(EFFORT, "Effort", current, efforts)
             .description("How long the model thinks before it answers".to_owned())
-            .category(SessionConfigOptionCategory::ThoughtLevel);
-        vec![effort]
+            .category(v1::SessionConfigOptionCategory::ThoughtLevel);
+        mode.into_iter().chain(model).chain([effort]).collect()
     }
 
     /// Sets an option.
     ///
     /// # Errors
     /// `INVALID_REQUEST` for another option or value.
-    pub(crate) fn set(&mut self, option: &str, value: &SessionConfigOptionValue) -> Result<(), SessionError> {
-        if option != EFFORT {
-            let message = format!("there is no option {option:?}; there is {EFFORT:?}");
-            return Err(SessionError::invalid("configId", message));
-        }
+    pub(crate) fn set(
+        &mut self,
+        option: &str,
+        value: &v1::SessionConfigOptionValue,
+        options: &AcpOptions,
+    ) -> Result<(), SessionError> {
         let chosen = match value {
-            SessionConfigOptionValue::ValueId { value } => value.0.to_string(),
-            _ => String::new(),
+            v1::SessionConfigOptionValue::ValueId { value } => &*value.0,
+            _ => "",
         };
-        self.effort = match EFFORTS.into_iter().find(|(effort, _)| effort.name() == chosen) {
-            Some((effort, _)) => Some(effort),
-            None if chosen == USUAL => None,
-            None => {
-                let message = format!("{chosen:?} is not a value of {EFFORT:?}: default, none, low, medium or high");
-                return Err(SessionError::invalid("value", message));
+        match option {
+            MODE => return self.set_mode("value", chosen, options),
+            MODEL if chosen == self.own_model || options.models.iter().any(|model| model == chosen) => {
+                self.model = Some(chosen.to_owned()).filter(|model| *model != self.own_model);
+                return Ok(());
             }
+            EFFORT => {
+                if let Some((effort, ..)) = EFFORTS.iter().find(|(_, id, _)| *id == chosen) {
+                    self.effort = *effort;
+                    return Ok(());
+                }
+            }
+            MODEL => {}
+            _ => {
+                let message = format!("there is no option {option:?}; there are {MODE:?}, {MODEL:?} and {EFFORT:?}");
+                return Err(SessionError::invalid("configId", message));
+            }
+        }
+        let message = format!("{chosen:?} is not among the values of {option:?}, which `configOptions` lists");
+        Err(SessionError::invalid("value", message))
+    }
+
+    /// Sets the mode.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` for a mode that the session does not have.
+    pub(crate) fn set_mode(&mut self, field: &str, mode: &str, options: &AcpOptions) -> Result<(), SessionError> {
+        if !modes(options).iter().any(|(id, ..)| *id == mode) {
+            let message =
+                format!("there is no mode {mode:?} here; `modes` lists them, as tools.access and tools.ask say");
+            return Err(SessionError::invalid(field, message));
+        }
+        self.access = match mode {
+            "read" => Some(TurnAccess::Read),
+            "edit" if !asks(options) => Some(TurnAccess::Ask),
+            _ => None,
         };
         Ok(())
     }
 
-    /// How the model is asked.
-    pub(crate) fn model_options(self) -> ModelOptions {
-        ModelOptions { effort: self.effort, ..ModelOptions::default() }
+    /// The turn with what is set.
+    pub(crate) fn on(&self, turn: StartTurn) -> StartTurn {
+        let options = ModelOptions { effort: self.effort, ..ModelOptions::default() };
+        StartTurn { options, access: self.access, model: self.model.clone(), ..turn }
     }
 }

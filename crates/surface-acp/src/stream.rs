@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_client_protocol_schema::v1::{Error, NoticeSeverity, SessionNotification, SessionUpdate, StopReason};
+use agent_client_protocol_schema::v1;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     SessionError, SessionId, SessionService,
@@ -17,7 +17,6 @@ use meerkat_service::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    error,
     permissions::Permissions,
     updates::{Shows, Updates},
     wire::Peer,
@@ -35,16 +34,21 @@ pub(crate) struct Watcher<'a> {
     pub(crate) gone: &'a CancellationToken,
 }
 
+/// Sends updates of a session; returns `false` if the client is gone.
+pub(crate) async fn show(peer: &Peer, session_id: SessionId, updates: Vec<v1::SessionUpdate>) -> bool {
+    for update in updates {
+        let notification = v1::SessionNotification::new(session_id.to_string(), update);
+        if !peer.notify("session/update", &notification).await {
+            return false;
+        }
+    }
+    true
+}
+
 impl Watcher<'_> {
     /// Sends updates; returns `false` if the client is gone.
-    pub(crate) async fn send(&self, updates: Vec<SessionUpdate>) -> bool {
-        for update in updates {
-            let notification = SessionNotification::new(self.session_id.to_string(), update);
-            if !self.peer.notify("session/update", &notification).await {
-                return false;
-            }
-        }
-        true
+    async fn send(&self, updates: Vec<v1::SessionUpdate>) -> bool {
+        show(self.peer, self.session_id, updates).await
     }
 
     /// Shows a turn up to its end, and asks about its calls, first about those that waited before.
@@ -52,17 +56,18 @@ impl Watcher<'_> {
         &self,
         handle: TurnHandle,
         follower: Option<Follower>,
-        updates: Updates,
+        mut updates: Updates,
         waiting: Vec<PendingApproval>,
-    ) -> Result<StopReason, Error> {
+    ) -> Result<v1::StopReason, SessionError> {
         let (service, accepted) = (self.service.as_ref(), handle.accepted.clone());
         let mut permissions = Permissions::new(service, self.peer, self.session_id);
-        for call in waiting.into_iter().filter(|call| call.turn == accepted.turn && call.form.is_none()) {
-            let shown = updates.asked(&call.call_id, &call.name, call.preview.as_deref());
-            permissions.ask(&call.call_id, shown, call.rule.as_deref());
+        for call in waiting.into_iter().filter(|call| call.turn == accepted.turn) {
+            let PendingApproval { call_id, name, arguments, preview, rule, form, .. } = call;
+            let call = ApprovalRequested { call_id, name, arguments, preview, rule, form };
+            self.ask(&mut permissions, &updates, &call).await;
         }
         // Each turn has its own watcher, so that nothing is shown twice.
-        let mut updates = updates.of_turn(accepted.turn);
+        updates.only = Some(accepted.turn);
         let mut turn = FollowedTurn::new(handle, follower);
         let mut is_cancelled = false;
         loop {
@@ -70,7 +75,7 @@ impl Watcher<'_> {
                 biased;
                 () = self.gone.cancelled() => {
                     permissions.withdraw().await;
-                    return Ok(StopReason::Cancelled);
+                    return Ok(v1::StopReason::Cancelled);
                 }
                 () = self.cancelled.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
@@ -82,10 +87,10 @@ impl Watcher<'_> {
                 step = turn.next() => step,
             };
             match step {
-                TurnStep::Line(line) => match updates.see(service, &line).await {
+                TurnStep::Line(line) => match updates.see(&line).await {
                     Ok((shown, record)) => {
                         if !self.send(shown).await {
-                            return Ok(StopReason::Cancelled);
+                            return Ok(v1::StopReason::Cancelled);
                         }
                         match record.filter(|record| record.turn == Some(accepted.turn)).map(|record| record.event) {
                             Some(Event::ApprovalRequested(call)) => self.ask(&mut permissions, &updates, &call).await,
@@ -102,14 +107,15 @@ impl Watcher<'_> {
                     return match ended {
                         Ok(result) => self.end(&result).await,
                         // It was cancelled while it waited for its place.
-                        Err(SessionError::Interrupted { .. }) => Ok(StopReason::Cancelled),
-                        Err(error) => Err(error::of(&error)),
+                        Err(SessionError::Interrupted { .. }) => Ok(v1::StopReason::Cancelled),
+                        Err(error) => Err(error),
                     };
                 }
             }
         }
     }
 
+    /// Asks about a call. A question of a server is for another surface, which the client hears.
     async fn ask(&self, permissions: &mut Permissions<'_>, updates: &Updates, call: &ApprovalRequested) {
         let Some(form) = &call.form else {
             let shown = updates.asked(&call.call_id, &call.name, call.preview.as_deref());
@@ -119,7 +125,7 @@ impl Watcher<'_> {
             "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
             form.server, form.message, self.session_id
         );
-        self.send(self.shows.notice(NoticeSeverity::Warning, &words).into_iter().collect()).await;
+        self.send(self.shows.notice(v1::NoticeSeverity::Warning, &words).into_iter().collect()).await;
     }
 
     /// Shows no further event. The turn's end still comes.
@@ -127,29 +133,27 @@ impl Watcher<'_> {
         tracing::warn!(%error, "the turn's events can be shown no further");
         turn.stop_lines();
         let words = format!("What follows cannot be shown: {error}");
-        self.send(self.shows.notice(NoticeSeverity::Error, &words).into_iter().collect()).await;
+        self.send(self.shows.notice(v1::NoticeSeverity::Error, &words).into_iter().collect()).await;
     }
 
     /// Says how a turn ended.
-    async fn end(&self, result: &TurnResult) -> Result<StopReason, Error> {
+    async fn end(&self, result: &TurnResult) -> Result<v1::StopReason, SessionError> {
         match (result.status, &result.error) {
-            (TurnStatus::Interrupted, _) => Ok(StopReason::Cancelled),
+            (TurnStatus::Interrupted, _) => Ok(v1::StopReason::Cancelled),
             (TurnStatus::Failed, Some(error)) if error.code == ErrorCode::BudgetExhausted => {
-                Ok(StopReason::MaxTurnRequests)
+                Ok(v1::StopReason::MaxTurnRequests)
             }
-            (TurnStatus::Failed, Some(error)) => Err(error::of_body(error)),
-            (TurnStatus::Failed, None) => {
-                Err(error::of(&SessionError::Internal("a turn failed without why".to_owned())))
-            }
+            (TurnStatus::Failed, Some(error)) => Err(SessionError::Failed(Box::new(error.clone()))),
+            (TurnStatus::Failed, None) => Err(SessionError::Internal("a turn failed without why".to_owned())),
             (TurnStatus::Waiting, _) => {
                 let words = "The turn waits for the program whose tools it calls.";
-                self.send(self.shows.notice(NoticeSeverity::Warning, words).into_iter().collect()).await;
-                Ok(StopReason::EndTurn)
+                self.send(self.shows.notice(v1::NoticeSeverity::Warning, words).into_iter().collect()).await;
+                Ok(v1::StopReason::EndTurn)
             }
             (TurnStatus::Completed, _) => Ok(match result.stop_reason {
-                Some(Stopped::MaxTokens) => StopReason::MaxTokens,
-                Some(Stopped::Refusal | Stopped::ContentFilter) => StopReason::Refusal,
-                Some(Stopped::EndTurn | Stopped::ToolUse | Stopped::Empty) | None => StopReason::EndTurn,
+                Some(Stopped::MaxTokens) => v1::StopReason::MaxTokens,
+                Some(Stopped::Refusal | Stopped::ContentFilter) => v1::StopReason::Refusal,
+                Some(Stopped::EndTurn | Stopped::ToolUse | Stopped::Empty) | None => v1::StopReason::EndTurn,
             }),
         }
     }

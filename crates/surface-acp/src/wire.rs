@@ -1,7 +1,7 @@
 //! The framing: each line is one JSON-RPC message, and both sides send requests.
 //!
 //! One task reads, one writes, and each request is answered by its own task. A notification is handled before the next
-//! line is read, so a cancellation never passes a prompt by.
+//! line is read, and so is a request up to where it first waits, so a cancellation never passes a prompt by.
 
 use std::{
     collections::HashMap,
@@ -14,11 +14,13 @@ use std::{
 };
 
 use agent_client_protocol_schema::v1::{Error, RequestId};
+use futures::FutureExt as _;
+use meerkat_service::wire::{Line, read_line};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
-    sync::{mpsc, oneshot},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
+    sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
     time::timeout,
 };
@@ -32,7 +34,17 @@ use crate::{
 /// Lines that wait for the writer. More would only cost memory: a turn waits with its cursor.
 const QUEUE: usize = 4;
 
-/// Longest wait for the last answers.
+/// Requests under way at one time.
+pub(crate) const REQUESTS_MAX: usize = 256;
+
+/// Longest messages whose bytes the requests under way may have together. Those of a short one are not counted.
+const MESSAGES_HELD: usize = 4;
+const SHORT_BYTES: usize = 1024;
+
+/// Longest time in which a client takes nothing of a line.
+const STALL: Duration = Duration::from_secs(60);
+
+/// Longest wait for the last answers when the process must end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Message from the client.
@@ -121,77 +133,98 @@ impl Drop for Asked {
     }
 }
 
-/// Answers lines until the input ends or `stop` is cancelled.
+/// Answers lines until the input ends, and then waits for the answers; or until `stop` is cancelled.
 pub(crate) async fn serve(
     agent: Agent,
     reader: impl AsyncRead + Send + Unpin,
     writer: impl AsyncWrite + Send + Unpin + 'static,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let limit = agent.message_bytes();
+    let limit = agent.options.message_bytes;
     let (out, queue) = mpsc::channel(QUEUE);
     let writing = AbortOnDropHandle::new(tokio::spawn(write(queue, writer)));
     let peer = Peer { out, next: Arc::default(), asked: Arc::default() };
     let (agent, gone) = (Arc::new(agent), CancellationToken::new());
+    let bytes = Arc::new(Semaphore::new(limit.saturating_mul(MESSAGES_HELD).min(Semaphore::MAX_PERMITS)));
     let (mut requests, mut reader) = (JoinSet::new(), BufReader::new(reader));
-    loop {
+    let is_stopped = loop {
         while requests.try_join_next().is_some() {}
         let line = tokio::select! {
             biased;
-            () = stop.cancelled() => break,
-            () = peer.out.closed() => break,
+            () = stop.cancelled() => break true,
+            () = peer.out.closed() => break false,
             line = read_line(&mut reader, limit) => line?,
         };
-        let Some(line) = line else {
-            gone.cancel();
-            break;
-        };
-        match read(line, limit) {
-            Err(refusal) => drop(peer.send(&failed(RequestId::Null, refusal)).await),
+        let Some(line) = line else { break false };
+        let refusal = match read(line, limit) {
+            Err(refusal) => failed(RequestId::Null, refusal),
             Ok(Incoming { id: Some(id), method: None, result, error, .. }) => {
-                peer.take_answer(
-                    &id,
-                    error.map_or_else(|| Ok(result.unwrap_or_default()), |error| Err(its_error(error))),
-                );
+                let answer = error.map_or_else(|| Ok(result.unwrap_or_default()), |error| Err(its_error(error)));
+                peer.take_answer(&id, answer);
+                continue;
             }
             Ok(Incoming { id: None, method: Some(method), params, .. }) => {
                 agent.notified(&method, params.as_deref().map_or("{}", RawValue::get));
+                continue;
+            }
+            Ok(Incoming { id: None, method: None, .. }) => {
+                let why = "a message has a `method`, or an `id` with a `result` or an `error`";
+                failed(RequestId::Null, error::no_request(why))
             }
             Ok(Incoming { id: Some(id), method: Some(method), params, .. }) => {
                 let params = params.map_or_else(|| "{}".to_owned(), |params| params.get().to_owned());
-                // A prompt can be cancelled from here on.
-                let begun = agent.begin(&method, &params);
-                let (agent, peer, gone) = (agent.clone(), peer.clone(), gone.clone());
-                requests.spawn(async move {
-                    let (answer, then) = match agent.answer(&peer, &method, &params, begun, &gone).await {
-                        Ok(Answer { result, then }) => (json!({ "jsonrpc": "2.0", "id": id, "result": result }), then),
-                        Err(error) => (failed(id, error), None),
-                    };
-                    if peer.send(&answer).await
-                        && let Some(then) = then
-                    {
-                        then.await;
+                let counted = if params.len() <= SHORT_BYTES { 0 } else { params.len() };
+                let held = bytes.clone().try_acquire_many_owned(u32::try_from(counted).unwrap_or(u32::MAX));
+                match held {
+                    Ok(held) if requests.len() < REQUESTS_MAX => {
+                        let (agent, peer, gone) = (agent.clone(), peer.clone(), gone.clone());
+                        let mut answering = async move {
+                            let answer = agent.answer(&peer, &method, &params, &gone).await;
+                            drop((held, params));
+                            let (answer, then) = match answer {
+                                Ok(Answer { result, then }) => {
+                                    (json!({ "jsonrpc": "2.0", "id": id, "result": result }), then)
+                                }
+                                Err(error) => (failed(id, error::of(&error)), None),
+                            };
+                            if let (true, Some(then)) = (peer.send(&answer).await, then) {
+                                then.await;
+                            }
+                        }
+                        .boxed();
+                        if (&mut answering).now_or_never().is_none() {
+                            requests.spawn(answering);
+                        }
+                        continue;
                     }
-                });
+                    _ => failed(id, error::too_many()),
+                }
             }
-            Ok(Incoming { id: None, method: None, .. }) => {
-                let refusal = error::no_request("a message has a `method`, or an `id` with a `result` or an `error`");
-                peer.send(&failed(RequestId::Null, refusal)).await;
-            }
+        };
+        // Nothing is read meanwhile, so refusals cannot pile up.
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break true,
+            _ = peer.send(&refusal) => {}
         }
-    }
-    let ended = async { while requests.join_next().await.is_some() {} };
-    // A client that reads nothing does not hear the end.
-    timeout(LAST_WORDS, ended).await.ok();
+    };
+    gone.cancel();
+    let patience = if is_stopped { LAST_WORDS } else { Duration::MAX };
+    let (out, answered) = (peer.out.clone(), async { while requests.join_next().await.is_some() {} });
+    // A client that takes nothing does not hear the end.
+    let answered = async {
+        tokio::select! { () = out.closed() => {}, () = answered => {} }
+    };
+    timeout(patience, answered).await.ok();
     requests.shutdown().await;
-    drop(peer);
-    drop(agent);
-    timeout(LAST_WORDS, writing).await.map_or(Ok(()), |written| written.map_err(io::Error::other)?)
+    drop((peer, agent, out));
+    timeout(patience, writing).await.map_or(Ok(()), |written| written.map_err(io::Error::other)?)
 }
 
 /// The error of an answer. One that cannot be read is an error too, so that its question ends.
 fn its_error(error: Value) -> Error {
-    serde_json::from_value(error.clone()).unwrap_or_else(|_| error::unreadable(&error))
+    serde_json::from_value(error.clone())
+        .unwrap_or_else(|_| error::no_request(format!("its error cannot be read: {error}")))
 }
 
 fn failed(id: RequestId, error: Error) -> Value {
@@ -212,36 +245,15 @@ fn read(line: Line, limit: usize) -> Result<Incoming, Error> {
     }
 }
 
-/// A line of the input.
-enum Line {
-    Whole(Vec<u8>),
-    /// Longer than the limit.
-    TooLong,
-}
-
-/// Reads the next line that is not blank; `None` at the end. The last line needs no end.
-async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), limit: usize) -> io::Result<Option<Line>> {
-    let (mut line, mut is_long) = (Vec::new(), false);
-    loop {
-        let taken = (&mut *reader).take(limit as u64 + 1).read_until(b'\n', &mut line).await?;
-        let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
-        is_long |= line.len() > limit;
-        match (has_end || taken == 0, is_long) {
-            (true, true) => return Ok(Some(Line::TooLong)),
-            (true, false) if !line.trim_ascii().is_empty() => return Ok(Some(Line::Whole(line))),
-            (true, false) if taken == 0 => return Ok(None),
-            (true, false) | (false, true) => line.clear(),
-            (false, false) => {}
-        }
-    }
-}
-
-/// The one task that writes. It ends when all senders are dropped.
+/// The one task that writes. It ends when all senders are dropped, or the client takes no line for too long.
 async fn write(mut queue: mpsc::Receiver<String>, mut writer: impl AsyncWrite + Send + Unpin) -> io::Result<()> {
     while let Some(mut line) = queue.recv().await {
         line.push('\n');
-        writer.write_all(line.as_bytes()).await?;
-        writer.flush().await?;
+        let written = async {
+            writer.write_all(line.as_bytes()).await?;
+            writer.flush().await
+        };
+        timeout(STALL, written).await??;
     }
     writer.shutdown().await
 }

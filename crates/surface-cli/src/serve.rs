@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     args::{McpArgs, ServeArgs, Tools},
-    commands::console,
+    commands::{console, models},
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
@@ -119,6 +119,9 @@ pub(crate) async fn acp(app: &App, env: &Environment) -> Result<u8, CliError> {
     let options = AcpOptions {
         message_bytes: message_bytes(app),
         workspaces: app.workspaces(),
+        access: app.config.values.tools.access,
+        ask: app.config.values.tools.ask,
+        models: models::usable(&app.config.models(env)?),
         search_path: env.variable("PATH"),
     };
     stdio::acp(app.service.clone(), options, app.closing.clone()).await?;

@@ -131,6 +131,7 @@ pub(crate) fn resume(
         compaction: compaction(&flags.compact, configured),
         attended: delivery.attended,
         allow: delivery.allow.clone(),
+        access: delivery.access,
         wait: !delivery.detach,
         idempotency_key: flags.idempotency_key.clone(),
         ..ResumeTurn::default()

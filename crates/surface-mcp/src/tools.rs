@@ -183,6 +183,8 @@ impl Offer {
                     ("$defs", "CompactionConfig"),
                     ("properties", "history"),
                     ("properties", "options"),
+                    ("properties", "access"),
+                    ("$defs", "TurnAccess"),
                     ("properties", "client_tools"),
                     ("$defs", "ClientTool"),
                     ("$defs", "Effect"),

@@ -10,10 +10,11 @@ use jsonrpsee::{
     server::{MethodCallback, MethodResponse, Methods, prepare_error},
     types::Id,
 };
+use meerkat_service::wire::{Line, read_line};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
     sync::{OwnedSemaphorePermit, mpsc},
     task::JoinSet,
     time::timeout,
@@ -168,30 +169,6 @@ fn read<'a>(methods: &Methods, line: &'a [u8]) -> Result<(Request<'a>, Cow<'a, s
             refused(prepare_error(text.as_bytes()).0, Failure::no_request(message))
         }
         Err(error) => refused(Id::Null, Failure::not_json(format!("invalid JSON: {error}"))),
-    }
-}
-
-/// A line of the input.
-enum Line {
-    Whole(Vec<u8>),
-    /// Longer than the limit.
-    TooLong,
-}
-
-/// Reads the next line that is not blank; `None` at the end. The last line needs no end.
-async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), limit: usize) -> io::Result<Option<Line>> {
-    let (mut line, mut is_long) = (Vec::new(), false);
-    loop {
-        let taken = (&mut *reader).take(limit as u64 + 1).read_until(b'\n', &mut line).await?;
-        let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
-        is_long |= line.len() > limit;
-        match (has_end || taken == 0, is_long) {
-            (true, true) => return Ok(Some(Line::TooLong)),
-            (true, false) if !line.trim_ascii().is_empty() => return Ok(Some(Line::Whole(line))),
-            (true, false) if taken == 0 => return Ok(None),
-            (true, false) | (false, true) => line.clear(),
-            (false, false) => {}
-        }
     }
 }
 

@@ -381,6 +381,7 @@ class AsyncSessionOperations(AsyncCaller):
         self,
         prompt: types.Prompt,
         *,
+        access: types.TurnAccess | None = None,
         allow: Sequence[str] | None = None,
         attended: bool | None = None,
         budgets: types.Budgets | None = None,
@@ -394,6 +395,7 @@ class AsyncSessionOperations(AsyncCaller):
     ) -> types.TurnAccepted:
         """Runs a turn on a session.
 
+        access: What its calls may do, if that is less than the configuration allows.
         allow: Rules that allow its calls.
         attended: An approver is present.
         budgets: Its budgets.
@@ -411,6 +413,7 @@ class AsyncSessionOperations(AsyncCaller):
             "POST",
             f"/v1/sessions/{quoted(self.session_id)}/turns",
             body={
+                "access": access,
                 "allow": allow,
                 "attended": attended,
                 "budgets": budgets,
@@ -430,6 +433,7 @@ class AsyncSessionOperations(AsyncCaller):
     async def resume_turn(
         self,
         *,
+        access: types.TurnAccess | None = None,
         allow: Sequence[str] | None = None,
         attended: bool | None = None,
         budgets: types.Budgets | None = None,
@@ -444,6 +448,7 @@ class AsyncSessionOperations(AsyncCaller):
     ) -> types.TurnAccepted:
         """Continues a session that an earlier process left behind.
 
+        access: As for `start_turn`.
         allow: As for `start_turn`.
         attended: As for `start_turn`.
         budgets: As for `start_turn`.
@@ -460,6 +465,7 @@ class AsyncSessionOperations(AsyncCaller):
             "POST",
             f"/v1/sessions/{quoted(self.session_id)}/resume",
             body={
+                "access": access,
                 "allow": allow,
                 "attended": attended,
                 "budgets": budgets,

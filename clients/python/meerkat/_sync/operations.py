@@ -379,6 +379,7 @@ class SessionOperations(Caller):
         self,
         prompt: types.Prompt,
         *,
+        access: types.TurnAccess | None = None,
         allow: Sequence[str] | None = None,
         attended: bool | None = None,
         budgets: types.Budgets | None = None,
@@ -392,6 +393,7 @@ class SessionOperations(Caller):
     ) -> types.TurnAccepted:
         """Runs a turn on a session.
 
+        access: What its calls may do, if that is less than the configuration allows.
         allow: Rules that allow its calls.
         attended: An approver is present.
         budgets: Its budgets.
@@ -409,6 +411,7 @@ class SessionOperations(Caller):
             "POST",
             f"/v1/sessions/{quoted(self.session_id)}/turns",
             body={
+                "access": access,
                 "allow": allow,
                 "attended": attended,
                 "budgets": budgets,
@@ -428,6 +431,7 @@ class SessionOperations(Caller):
     def resume_turn(
         self,
         *,
+        access: types.TurnAccess | None = None,
         allow: Sequence[str] | None = None,
         attended: bool | None = None,
         budgets: types.Budgets | None = None,
@@ -442,6 +446,7 @@ class SessionOperations(Caller):
     ) -> types.TurnAccepted:
         """Continues a session that an earlier process left behind.
 
+        access: As for `start_turn`.
         allow: As for `start_turn`.
         attended: As for `start_turn`.
         budgets: As for `start_turn`.
@@ -458,6 +463,7 @@ class SessionOperations(Caller):
             "POST",
             f"/v1/sessions/{quoted(self.session_id)}/resume",
             body={
+                "access": access,
                 "allow": allow,
                 "attended": attended,
                 "budgets": budgets,

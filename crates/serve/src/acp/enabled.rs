@@ -16,8 +16,8 @@ pub async fn acp(
     options: AcpOptions,
     stop: CancellationToken,
 ) -> Result<(), SessionError> {
-    let AcpOptions { message_bytes, workspaces, search_path } = options;
-    let options = meerkat_surface_acp::AcpOptions { message_bytes, workspaces, search_path };
+    let AcpOptions { message_bytes, workspaces, access, ask, models, search_path } = options;
+    let options = meerkat_surface_acp::AcpOptions { message_bytes, workspaces, access, ask, models, search_path };
     let served = meerkat_surface_acp::serve_io(service, options, (tokio::io::stdin(), tokio::io::stdout()), stop);
     served.await.map_err(|error| SessionError::Internal(format!("standard input or output failed: {error}")))
 }

@@ -7,7 +7,10 @@ mod enabled;
 
 use std::{path::Path, sync::Arc};
 
-use meerkat_service::SessionError;
+use meerkat_service::{
+    SessionError,
+    tool::{Access, Ask},
+};
 
 #[cfg(not(feature = "acp"))]
 pub use self::disabled::acp;
@@ -23,6 +26,12 @@ pub struct AcpOptions {
     pub message_bytes: usize,
     /// Decides which folder may be a workspace.
     pub workspaces: Workspaces,
+    /// What the tools of a workspace may do, and when they ask: no mode of a session allows more.
+    pub access: Access,
+    /// As configured, like `access`.
+    pub ask: Ask,
+    /// Models that a client may choose, the one of new sessions first.
+    pub models: Vec<String>,
     /// Folders in which the commands of turns look for programs, as in `PATH`.
     pub search_path: Option<String>,
 }

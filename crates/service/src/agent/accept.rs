@@ -89,6 +89,8 @@ impl Actor {
             options: request.options.clone().or(&end.options),
             output: request.output.clone().or_else(|| end.output.as_deref().cloned()),
             compaction: request.compaction.or(end.compaction),
+            // What was begun with less access does not go on with more.
+            access: [end.access, request.access].into_iter().flatten().min(),
             ..request.clone()
         });
         let request = continued.as_ref().unwrap_or(request);
@@ -274,6 +276,7 @@ impl Actor {
             policy: request.policy,
             attended: request.attended,
             allow: request.allow.iter().map(clean).collect(),
+            access: request.access,
             search_path: request.search_path.as_ref().map(clean),
             client_tools: None,
             key,
@@ -346,6 +349,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         compaction,
         attended: _,
         allow,
+        access,
         client_tools,
         search_path: _,
         wait: _,
@@ -358,6 +362,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("output", output.is_some()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
+        ("access", access.is_some()),
         ("client_tools", client_tools.is_some()),
     ];
     wishes.into_iter().find(|(_, is_there)| *is_there).map_or(Ok(()), |(field, _)| Err(unchanged(field)))

@@ -18,7 +18,7 @@ use crate::{
         event::{BudgetWarning, Decision, ToolOutcome},
         message::OUTCOME_UNKNOWN,
     },
-    tool::{Approval, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, is_of_server},
+    tool::{Approval, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, TurnAccess, is_of_server},
 };
 
 /// Reason for interrupting a turn that a former process left open.
@@ -399,11 +399,22 @@ fn ids(open: &OpenTurn, is_wanted: impl Fn(&CallState) -> bool) -> Vec<String> {
     open.calls.iter().filter(|call| is_wanted(call)).map(|call| call.call.call_id.clone()).collect()
 }
 
-/// The configuration's decision on a call, together with the rules that its session and its turn allow.
+/// The configuration's decision on a call, together with the rules that its session and its turn allow, and the turn's
+/// access.
 fn approval(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
     let of_turn = session.open_turn().into_iter().flat_map(|open| &open.terms.allow);
     let granted = session.allowed_rules.iter().chain(of_turn).map(String::as_str);
-    rules.tools.approval().decide(&call.call.name, plan, granted)
+    let decide = |plan: &Plan| rules.tools.approval().decide(&call.call.name, plan, granted);
+    match access(session).filter(|_| plan.effect != Effect::ReadOnly) {
+        Some(TurnAccess::Read) => Approval::Deny,
+        Some(TurnAccess::Ask) if plan.approval == Approval::Allow => decide(&plan.clone().ask()),
+        Some(TurnAccess::Ask) | None => decide(plan),
+    }
+}
+
+/// What the turn's calls may do, if that is less than the configuration allows.
+fn access(session: &Session) -> Option<TurnAccess> {
+    session.open_turn().and_then(|open| open.terms.access)
 }
 
 /// Returns true if the call asks, and nobody is there to decide.
@@ -476,7 +487,11 @@ fn answer_without_running(
             };
             match control.plans.get(&call.call.call_id)? {
                 Ok(plan) if approval(session, call, plan, rules) == Approval::Deny => {
-                    let text = format!("A rule denies this call of {name}.");
+                    let is_read = access(session) == Some(TurnAccess::Read) && plan.effect != Effect::ReadOnly;
+                    let text = match is_read {
+                        true => format!("This turn may change nothing, so this call of {name} did not run."),
+                        false => format!("A rule denies this call of {name}."),
+                    };
                     answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
                 }
                 Ok(plan) if is_left_alone(session, call, plan, rules) => {

@@ -238,19 +238,29 @@ async fn so_far(service: &dyn SessionService, session_id: SessionId, end: TurnEn
 /// # Errors
 /// Those of reading a blob.
 pub async fn whole(service: &dyn SessionService, session_id: SessionId, body: &Body) -> Result<String, SessionError> {
-    let blob = match body {
-        Body::Inline(text) => return Ok(text.clone()),
-        Body::Blob(blob) => &blob.blob,
-    };
+    match body {
+        Body::Inline(text) => Ok(text.clone()),
+        Body::Blob(body) => {
+            let bytes = blob(service, session_id, &body.blob).await?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+    }
+}
+
+/// Reads a whole blob, for callers that have its name from an answer or an event.
+///
+/// # Errors
+/// Those of reading a blob.
+pub async fn blob(service: &dyn SessionService, session_id: SessionId, blob: &str) -> Result<Vec<u8>, SessionError> {
     let (mut bytes, mut next) = (Vec::new(), Some(0));
     while let Some(offset) = next {
-        let request = ReadBlob { session_id, blob: blob.clone(), offset, limit: None };
+        let request = ReadBlob { session_id, blob: blob.to_owned(), offset, limit: None };
         let page = service.answer_blob(request).await?;
         let piece = page.bytes().filter(|piece| !piece.is_empty() || page.next_offset.is_none());
         bytes.extend(piece.ok_or_else(|| unreadable("a blob's page is empty or no base64"))?);
         next = page.next_offset;
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(bytes)
 }
 
 fn unreadable(error: impl std::fmt::Display) -> SessionError {

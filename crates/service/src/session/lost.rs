@@ -181,6 +181,7 @@ fn lost_end(turn: crate::ids::TurnNumber, record: &Record, model: &str) -> TurnE
         refused: Vec::new(),
         has_output: false,
         compaction: None,
+        access: None,
         text: Default::default(),
         text_seq: None,
         stop_reason: None,

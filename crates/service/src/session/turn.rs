@@ -26,7 +26,7 @@ use crate::{
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions},
     output::{OutputError, OutputSpec},
-    tool::Form,
+    tool::{Form, TurnAccess},
 };
 
 /// A turn that was accepted and waits.
@@ -295,6 +295,9 @@ pub struct TurnEnd {
     pub has_output: bool,
     /// Its own compaction config, which is taken over too.
     pub compaction: Option<CompactionConfig>,
+    /// What its calls might do, which is taken over too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<TurnAccess>,
     /// Last text of the model; empty in a key's use, and in a snapshot.
     #[serde(skip)]
     pub text: Arc<[Body]>,
@@ -456,6 +459,7 @@ impl OpenTurn {
             refused: if status == TurnStatus::Interrupted { self.refused.clone() } else { Vec::new() },
             has_output: self.terms.output.is_some() && status == TurnStatus::Completed,
             compaction: self.terms.compaction,
+            access: self.terms.access,
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_words::operators::{ToolServerState, ToolServerView};
-pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Form, NAME_BYTES_MAX, Network, is_name_char};
+pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Form, NAME_BYTES_MAX, Network, TurnAccess, is_name_char};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use changes::is_copy;

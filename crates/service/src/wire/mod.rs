@@ -6,6 +6,7 @@ pub(crate) mod bounds;
 mod budget;
 mod call;
 mod event;
+mod lines;
 mod schema;
 mod span;
 
@@ -19,6 +20,7 @@ pub use call::{
 };
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};
 pub(crate) use event::{decode_outline, type_of};
+pub use lines::{Line, read_line};
 pub use meerkat_words::reply::{Reply, encode, encode_events};
 pub use schema::{answer_schema, event_schema, request_schema};
 pub use span::{in_span, span_of, within};

@@ -21,6 +21,7 @@ use crate::{
     options::{Budgets, ModelOptions, Policy},
     output::OutputSpec,
     reminder::SystemReminderType,
+    tool::TurnAccess,
 };
 
 /// Request of `create_session`.
@@ -242,6 +243,8 @@ turn_requests! {
     attended: bool [] ["is_false"];
     /// Rules that allow its calls.
     allow: Vec<String> [] ["Vec::is_empty"];
+    /// What its calls may do, if that is less than the configuration allows.
+    access: Option<TurnAccess> [] ["Option::is_none"];
     /// Tools that the caller runs, in place of the session's for this turn and later ones; the session's if `null`.
     client_tools: Option<Vec<ClientTool>> [] ["Option::is_none"];
 }

@@ -70,6 +70,16 @@ pub enum Ask {
     Never,
 }
 
+/// What the calls of one turn may do, if that is less than the configuration allows. The least comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnAccess {
+    /// They change nothing: any other call is refused.
+    Read,
+    /// A call that may change something needs a decision, unless a rule allows it.
+    Ask,
+}
+
 /// Use of the machine's network by a workspace's commands. That of their session they always have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

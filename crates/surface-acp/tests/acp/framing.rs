@@ -1,6 +1,9 @@
 //! Lines that are no message, and messages that the protocol does not have.
 
+use std::{io::ErrorKind, time::Duration};
+
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 
 use super::{Client, MESSAGE_BYTES, agent};
 
@@ -40,4 +43,79 @@ async fn the_end_of_the_input_ends_the_connection() {
     client.asked("session/request_permission").await;
     drop(client.writer);
     super::soon(client.server).await.unwrap().unwrap();
+}
+
+/// Long prompts that wait hold their bytes; a refusal is an answer, and short requests and cancellations go on.
+#[tokio::test]
+async fn requests_have_a_bound_and_its_refusal_is_an_answer() {
+    let mut client = Client::of(&agent());
+    let mut waiting = Vec::new();
+    let file = |session: &str| {
+        let text = "x".repeat(MESSAGE_BYTES - 1024);
+        let blocks = json!([
+            { "type": "text", "text": "@say Wait @stall @note " },
+            { "type": "resource", "resource": { "uri": "file:///long.txt", "text": text } },
+        ]);
+        json!({ "sessionId": session, "prompt": blocks })
+    };
+    let new = json!({ "cwd": "/w", "mcpServers": [] });
+    for _ in 0..4 {
+        let session = client.ends("session/new", new.clone()).await["sessionId"].as_str().unwrap().to_owned();
+        let id = client.ask("session/prompt", file(&session)).await;
+        waiting.push((session, id));
+    }
+    let more = client.ends("session/new", new).await["sessionId"].as_str().unwrap().to_owned();
+    let id = client.ask("session/prompt", file(&more)).await;
+    let refused = client.answer(id).await;
+    assert_eq!(refused["error"]["data"]["code"], "TOO_MANY_CONNECTIONS", "{refused}");
+    for (session, id) in waiting {
+        let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": session } });
+        client.write(&cancel.to_string()).await;
+        assert_eq!(client.answer(id).await["result"]["stopReason"], "cancelled");
+    }
+    let id = client.ask("session/prompt", file(&more)).await;
+    let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": more } });
+    client.write(&cancel.to_string()).await;
+    assert_eq!(client.answer(id).await["result"]["stopReason"], "cancelled");
+}
+
+/// A client that takes nothing keeps neither its refusals in memory nor the process alive.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_nothing_is_left() {
+    for is_stopped in [true, false] {
+        let client = Client::of(&agent());
+        let (mut writer, server) = (client.writer, client.server);
+        let line = format!("{}\n", "{".repeat(64));
+        let flood = tokio::spawn(async move { while writer.write_all(line.as_bytes()).await.is_ok() {} });
+        // The clock is paused: it moves only when every task waits.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        if is_stopped {
+            client.stop.cancel();
+        }
+        let ended = server.await.unwrap();
+        assert_eq!(ended.map_err(|error| error.kind()), if is_stopped { Ok(()) } else { Err(ErrorKind::TimedOut) });
+        flood.await.unwrap();
+    }
+}
+
+/// The last answers wait for a client that reads slowly.
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_is_answered_behind_the_end_of_the_input() {
+    let mut client = Client::of(&agent());
+    let mut asked = Vec::new();
+    for _ in 0..200 {
+        asked.push(client.ask("initialize", json!({ "protocolVersion": 1 })).await);
+    }
+    client.writer.shutdown().await.unwrap();
+    // Each step lets the server go on, so it has met the end of the input long before the last one.
+    for _ in 0..30 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let mut answered = Vec::new();
+    for _ in &asked {
+        answered.push(client.read().await["id"].as_u64().unwrap());
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, asked);
+    client.server.await.unwrap().unwrap();
 }

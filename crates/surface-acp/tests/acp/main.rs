@@ -4,6 +4,7 @@
 
 mod framing;
 mod sessions;
+mod settings;
 mod turns;
 
 use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
@@ -11,9 +12,9 @@ use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use meerkat_service::{
     Agent, AgentBuildConfig,
-    model::ToolSpec,
+    model::{StaticModels, ToolSpec, scripted::ScriptedModel},
     session::message::RawJson,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Access, Ask, Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use meerkat_surface_acp::{AcpOptions, serve_io};
 use serde_json::{Value, json};
@@ -26,21 +27,21 @@ use tokio_util::sync::CancellationToken;
 /// Bytes of a message in these tests.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Tool that waits for approval.
-struct Hold(ToolSpec);
+/// Tool with this plan, which says that it did its work.
+struct Fake(ToolSpec, Plan, &'static str);
 
 #[async_trait]
-impl Tool for Hold {
+impl Tool for Fake {
     fn spec(&self) -> &ToolSpec {
         &self.0
     }
 
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan { preview: Some("It holds.".to_owned()), ..Plan::read_only().ask() })
+        Ok(self.1.clone())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        output.write("held").await
+        output.write(self.2).await
     }
 }
 
@@ -55,8 +56,31 @@ fn stored(folder: &Path) -> Agent {
 
 fn built(config: AgentBuildConfig) -> Agent {
     let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
-    let spec = ToolSpec { name: "hold".to_owned(), description: "Holds the turn.".to_owned(), schema };
-    config.tool(Arc::new(Hold(spec))).build().unwrap()
+    let spec = |name: &str| ToolSpec {
+        name: name.to_owned(),
+        description: "Says that it did.".to_owned(),
+        schema: schema.clone(),
+    };
+    let hold = Plan { preview: Some("It holds.".to_owned()), ..Plan::read_only().ask() };
+    let model = |models: StaticModels, name| models.with(name, Arc::new(ScriptedModel), 100_000);
+    let models = model(StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000), "other");
+    config
+        .models(Arc::new(models))
+        .tool(Arc::new(Fake(spec("hold"), hold, "held")))
+        .tool(Arc::new(Fake(spec("change"), Plan::once(), "changed")))
+        .build()
+        .unwrap()
+}
+
+fn options() -> AcpOptions {
+    AcpOptions {
+        message_bytes: MESSAGE_BYTES,
+        workspaces: Arc::new(|_| Ok(None)),
+        access: Access::Write,
+        ask: Ask::Changes,
+        models: vec!["scripted".to_owned(), "other".to_owned()],
+        search_path: None,
+    }
 }
 
 /// A client and its server.
@@ -72,10 +96,12 @@ struct Client {
 
 impl Client {
     fn of(agent: &Agent) -> Self {
+        Self::with(agent, options())
+    }
+
+    fn with(agent: &Agent, options: AcpOptions) -> Self {
         let (writer, reader) = tokio::io::duplex(4096);
         let (answers, lines) = tokio::io::duplex(4096);
-        let options =
-            AcpOptions { message_bytes: MESSAGE_BYTES, workspaces: Arc::new(|_| Ok(None)), search_path: None };
         let (service, stop) = (agent.service().clone(), CancellationToken::new());
         let (stopped, streams) = (stop.clone(), (reader, answers));
         let server = tokio::spawn(async move { serve_io(service, options, streams, stopped).await });

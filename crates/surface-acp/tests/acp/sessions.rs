@@ -3,7 +3,7 @@
 use meerkat_service::AgentBuildConfig;
 use serde_json::{Value, json};
 
-use super::{Client, agent, prompt, texts};
+use super::{Client, agent, prompt};
 
 /// What a person sees, without the pieces that it came in.
 fn seen(updates: &[Value]) -> Vec<(String, String)> {
@@ -11,7 +11,7 @@ fn seen(updates: &[Value]) -> Vec<(String, String)> {
     for update in updates {
         let kind = update["sessionUpdate"].as_str().unwrap();
         let text = match kind {
-            "usage_update" => continue,
+            "usage_update" | "available_commands_update" => continue,
             "tool_call" | "tool_call_update" => update.to_string(),
             _ => update["content"]["text"].as_str().unwrap().to_owned(),
         };
@@ -68,26 +68,14 @@ async fn a_session_that_is_not_open_takes_no_prompt() {
 }
 
 #[tokio::test]
-async fn an_option_goes_with_the_next_turn() {
-    let (mut client, session) = Client::begun(&agent()).await;
-    let set = |value: &str| json!({ "sessionId": session, "configId": "effort", "value": value });
-    let options = client.ends("session/set_config_option", set("low")).await;
-    assert_eq!(options["configOptions"][0]["currentValue"], "low", "{options}");
-    client.ends("session/prompt", prompt(&session, "@echo options")).await;
-    let said = texts(&client.updates(), "agent_message_chunk");
-    assert!(said.contains(r#""effort":"low""#), "{said}");
-    let id = client.ask("session/set_config_option", set("endless")).await;
-    let refused = client.answer(id).await;
-    assert_eq!(refused["error"]["data"]["code"], "INVALID_REQUEST", "{refused}");
-}
-
-#[tokio::test]
 async fn what_is_left_out_is_said() {
     let mut client = Client::of(&agent());
     let notices = json!({ "session": { "notices": {} } });
     client.ends("initialize", json!({ "protocolVersion": 1, "clientCapabilities": notices })).await;
     let server = json!({ "name": "s", "command": "/bin/s", "args": [], "env": [] });
     client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [server] })).await;
+    let commands = client.asked("session/update").await;
+    assert_eq!(commands["params"]["update"]["sessionUpdate"], "available_commands_update", "{commands}");
     let notice = client.asked("session/update").await;
     assert_eq!(notice["params"]["update"]["sessionUpdate"], "notice", "{notice}");
     for params in [json!({ "cwd": "w", "mcpServers": [] }), json!({ "mcpServers": [] })] {

@@ -8,6 +8,7 @@ use meerkat_service::{
     cost::Decimal,
     options::{CacheTime, Effort, Policy},
     service::{MemoryScope, Scope},
+    tool::TurnAccess,
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -146,6 +147,10 @@ pub(crate) struct Delivery {
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
+    /// Allow the turn's calls less than the configuration does: `read` refuses each call that may change something, `ask`
+    /// asks about it
+    #[arg(long, value_name = "ACCESS", value_parser = named::<TurnAccess>(&["read", "ask"]))]
+    pub(crate) access: Option<TurnAccess>,
     /// Let a call that asks wait for a decision, here or by `meerkat sessions approve` [default in a terminal]
     #[arg(long)]
     pub(crate) attended: bool,

@@ -64,6 +64,12 @@ fn look(env: &Environment, config: &Config, models: &VendorModels) -> Result<Vec
     Ok(runtime.block_on(join_all(found)))
 }
 
+/// Names the configured models that can be used, the default first. No server is asked.
+pub(crate) fn usable(models: &VendorModels) -> Vec<String> {
+    let usable = models.list().into_iter().filter(|model| model.missing.is_none() && !model.name.ends_with(ANY_MODEL));
+    usable.map(|model| model.name).collect()
+}
+
 /// Lists every source and every model.
 pub(crate) fn models(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
     let models = config.models(env)?;

@@ -5,6 +5,7 @@
 
 use meerkat_service::{
     SessionError,
+    follow::Shown,
     session::{
         event::Event,
         message::{Block, Body},
@@ -41,14 +42,11 @@ pub(super) struct View {
     markdown: Option<Markdown>,
     /// True if the turn's answer is JSON: it is shown at its end, and no text before.
     pub(super) hides_text: bool,
-    /// Current step, and the bytes of its text that were shown.
+    /// Current step, and what was shown of its text.
     step: u64,
-    shown: usize,
-    /// Expected place of the next delta: the block, and the bytes of it that were shown.
-    place: Option<(u64, u64)>,
+    shown: Shown,
+    has_said: bool,
     has_thought: bool,
-    /// True if a delta was lost, so the rest waits for the whole message.
-    is_gapped: bool,
     /// True if the line has text and has not ended.
     is_in_text: bool,
     is_in_reasoning: bool,
@@ -92,10 +90,9 @@ impl View {
             show,
             hides_text: false,
             step: u64::MAX,
-            shown: 0,
-            place: None,
+            shown: Shown::default(),
+            has_said: false,
             has_thought: false,
-            is_gapped: false,
             is_in_text: false,
             is_in_reasoning: false,
             compacting: None,
@@ -145,7 +142,7 @@ impl View {
                 }
                 self.enter(message.step.into());
                 // A turn may outrun its deltas: then its reasoning was not shown yet.
-                if self.shown == 0 && !self.has_thought {
+                if !self.has_said && !self.has_thought {
                     self.think(&thought)?;
                 }
                 self.calls.propose(message.blocks.iter().filter_map(|block| match block {
@@ -245,26 +242,15 @@ impl View {
 
     fn delta(&mut self, event: &Value) -> Result<(), CliError> {
         let number = |name: &str| event[name].as_u64().unwrap_or(0);
-        let (step, block, offset) = (number("step"), number("block"), number("offset"));
-        self.enter(step);
-        let text = event["text"].as_str().unwrap_or_default();
-        // Runs of text and of reasoning alternate. No delta says if the text before a later run was complete, so that run
-        // waits for the whole message.
-        let goes_on = match self.place {
-            Some(place) => place == (block, offset),
-            None => block <= 1 && offset == 0,
-        };
-        self.is_gapped |= !goes_on;
-        if !self.is_gapped {
-            self.place = Some((block, offset + text.len() as u64));
-            self.print(text)?;
-        }
-        Ok(())
+        self.enter(number("step"));
+        let (block, text) = (u32::try_from(number("block")), event["text"].as_str().unwrap_or_default());
+        let is_next = self.shown.takes(block.unwrap_or(u32::MAX), number("offset"), text);
+        if is_next { self.print(text) } else { Ok(()) }
     }
 
     fn enter(&mut self, step: u64) {
         if step != self.step {
-            (self.step, self.shown, self.place, self.is_gapped, self.has_thought) = (step, 0, None, false, false);
+            (self.step, self.shown, self.has_said, self.has_thought) = (step, Shown::default(), false, false);
         }
     }
 
@@ -288,7 +274,7 @@ impl View {
         if self.show != Show::Text {
             return Ok(());
         }
-        let Some(rest) = text.get(self.shown..) else {
+        let Some(rest) = self.shown.rest(text) else {
             return Err(SessionError::Internal("an answer differs from what was shown as it came".to_owned()).into());
         };
         self.print(rest)?;
@@ -301,7 +287,7 @@ impl View {
         if self.is_in_reasoning {
             self.end_line()?;
         }
-        self.shown += text.len();
+        self.has_said |= !text.is_empty();
         if self.hides_text {
             return Ok(());
         }

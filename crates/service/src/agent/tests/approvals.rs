@@ -12,9 +12,9 @@ use super::{
 use crate::{
     ErrorCode, SessionError,
     clock::SystemClock,
-    service::{DecideApproval, SessionService as _, StartTurn, TurnResult},
+    service::{DecideApproval, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnResult},
     session::event::{Decision, Scope},
-    tool::{RuleKeeper, test_tools::test_tools},
+    tool::{RuleKeeper, TurnAccess, test_tools::test_tools},
 };
 
 /// Keeps rules, or fails.
@@ -108,6 +108,65 @@ async fn rules_of_a_turn_hold_for_that_turn() {
         let refused = bench.subject.service.start_turn(turn).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::InvalidRequest);
         assert!(refused.to_string().contains(word), "{refused}");
+    }
+}
+
+/// The access of a turn only takes away: neither a rule of the turn nor a tool that never asks is above it.
+#[tokio::test]
+async fn a_turn_may_do_less_than_the_configuration_allows() {
+    let bench = Bench::new(|_| {}).await;
+    let session_id = bench.subject.session_id;
+    let line = r#"{"name":"log","line":"x"}"#;
+    for (tool, arguments, access, allow, runs) in [
+        ("test_append", line, None, "", 1),
+        ("test_append", line, Some(TurnAccess::Ask), "", 0),
+        ("test_append", line, Some(TurnAccess::Ask), "test_append", 1),
+        ("test_append", line, Some(TurnAccess::Read), "", 0),
+        ("test_append", line, Some(TurnAccess::Read), "test_append", 0),
+        ("test_ask", LASTING, Some(TurnAccess::Ask), "test_ask: log", 1),
+        ("test_ask", LASTING, Some(TurnAccess::Read), "test_ask: log", 0),
+        ("test_echo", r#"{"text":"x"}"#, Some(TurnAccess::Ask), "", 1),
+        ("test_echo", r#"{"text":"x"}"#, Some(TurnAccess::Read), "", 1),
+    ] {
+        let allow = Some(allow.to_owned()).filter(|rule| !rule.is_empty()).into_iter().collect();
+        let prompt = format!("@call {tool} {arguments} @echo last_result");
+        let turn = StartTurn { access, allow, ..StartTurn::new(session_id, prompt) };
+        let ended = bench.subject.service.start_turn(turn).await.unwrap();
+        assert_eq!(ended.tool_calls, runs, "{tool} {access:?}: {}", ended.text);
+        let says_so = ended.text.contains("This turn may change nothing");
+        assert_eq!(says_so, access == Some(TurnAccess::Read) && runs == 0, "{}", ended.text);
+    }
+    // A person decides on a call that would run without a question otherwise.
+    let prompt = format!("@call test_append {line} @say Done.");
+    let turn = StartTurn { access: Some(TurnAccess::Ask), attended: true, ..StartTurn::new(session_id, prompt) };
+    let turn = bench.subject.service.begin_turn(turn).await.unwrap();
+    let call_id = bench.subject.asked().await;
+    bench.decide(&call_id, Decision::Approve, Scope::Once).await.unwrap();
+    assert_eq!(turn.result.await.unwrap().tool_calls, 1);
+}
+
+/// A turn that was begun with less access does not go on with more, but with less it may.
+#[tokio::test]
+async fn a_turn_that_goes_on_keeps_its_access() {
+    for (begun, asked, then) in [
+        (Some(TurnAccess::Read), None, "read"),
+        (Some(TurnAccess::Read), Some(TurnAccess::Ask), "read"),
+        (Some(TurnAccess::Ask), Some(TurnAccess::Read), "read"),
+        (None, Some(TurnAccess::Ask), "ask"),
+    ] {
+        let bench = Bench::new(|_| {}).await;
+        let (service, session_id) = (&bench.subject.service, bench.subject.session_id);
+        let turn = StartTurn { access: begun, ..StartTurn::new(session_id, "@say A @stall") };
+        let turn = service.begin_turn(turn).await.unwrap();
+        service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+        turn.result.await.unwrap();
+        let resumed = service.begin_resume(&session_id, ResumeTurn { access: asked, ..ResumeTurn::default() }).await;
+        resumed.unwrap();
+        let events = bench.subject.events().await;
+        let started = events.iter().rfind(|event| event["type"] == "turn_started").unwrap();
+        assert!(!started["continues"].is_null(), "{started}");
+        assert_eq!(started["access"], then, "{begun:?} {asked:?}");
+        service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     }
 }
 

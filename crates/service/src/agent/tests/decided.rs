@@ -33,7 +33,7 @@ use crate::{
         message::RawJson,
     },
     store::{EventStore as _, MemoryEventStore, MemoryIndex},
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError, change_of},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError, TurnAccess, change_of},
 };
 
 /// World that the tool of these tests shows and changes, and what it was asked.
@@ -340,6 +340,7 @@ async fn what_does_not_ask_for_the_turn_does_not_let_it_go_on() {
         ("budgets", ResumeTurn { budgets, ..ResumeTurn::default() }),
         ("options", ResumeTurn { options: seeded, ..ResumeTurn::default() }),
         ("compaction", ResumeTurn { compaction: Some(CompactionConfig::default()), ..ResumeTurn::default() }),
+        ("access", ResumeTurn { access: Some(TurnAccess::Read), ..ResumeTurn::default() }),
         ("allow", ResumeTurn { allow: vec!["test_ask".to_owned()], ..ResumeTurn::default() }),
         ("idempotency_key", ResumeTurn { idempotency_key: Some("new".to_owned()), ..ResumeTurn::default() }),
     ] {

@@ -26,7 +26,7 @@ use crate::{
         message::{Message, RawJson},
     },
     store::{EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionStore},
-    tool::{Approval, Effect},
+    tool::{Approval, Effect, TurnAccess},
 };
 
 const TEXT: &str = "Also the tests.";
@@ -189,11 +189,12 @@ async fn terms_beside_a_steered_text_are_refused_and_nothing_is_recorded() {
                 turn.output = Some(OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#).unwrap()));
             }
             "client_tools" => turn.client_tools = Some(Vec::new()),
+            "access" => turn.access = Some(TurnAccess::Ask),
             _ => turn.allow = vec!["test_ask".to_owned()],
         }
         turn
     };
-    let fields = ["model", "budgets", "options", "output", "client_tools", "allow"];
+    let fields = ["model", "budgets", "options", "output", "client_tools", "allow", "access"];
     bench.asks(r#"@call test_ask {"name":"log","line":"x"} @say Never."#).await;
     let before = bench.subject.events().await;
     for field in fields {

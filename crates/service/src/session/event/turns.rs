@@ -12,6 +12,7 @@ use crate::{
     options::{Budgets, ModelOptions, Policy},
     output::{OutputError, OutputSpec},
     session::message::{Attached, Body, Message},
+    tool::TurnAccess,
 };
 
 /// Declares both events. They share these terms, so a new one is written once.
@@ -141,6 +142,9 @@ turn_events! {
     /// Rules that allow calls of this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     allow: Vec<String>,
+    /// What its calls may do, if that is less than the configuration allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<TurnAccess>,
     /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     search_path: Option<String>,

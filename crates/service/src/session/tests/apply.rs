@@ -607,6 +607,7 @@ pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Recor
         attended,
         client_tools,
         allow,
+        access: None,
         search_path,
         policy,
         key,

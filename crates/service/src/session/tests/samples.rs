@@ -34,7 +34,7 @@ use crate::{
         message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
-    tool::{Effect, Form},
+    tool::{Effect, Form, TurnAccess},
 };
 
 /// Content of a sample's fields.
@@ -209,6 +209,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             compaction: is_full.then(CompactionConfig::default),
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
+            access: is_full.then_some(TurnAccess::Ask),
             search_path: when_full(&text),
             client_tools: when_full(&text),
             policy: Policy::Interrupt,
@@ -231,6 +232,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             continues: is_full.then_some(small),
             attended: is_full,
             allow: with.is_full.then(|| with.text.clone()).into_iter().collect(),
+            access: is_full.then_some(TurnAccess::Read),
             search_path: with.is_full.then(|| with.text.clone()),
             client_tools: with.is_full.then(|| with.text.clone()),
             compaction: is_full.then(CompactionConfig::default),

@@ -316,6 +316,7 @@ impl Walk {
             attended,
             client_tools,
             allow,
+            access: None,
             search_path,
             policy,
             key,

@@ -86,6 +86,7 @@ impl Life {
             search_path: None,
             client_tools: None,
             allow: Vec::new(),
+            access: None,
             policy,
             key: None,
         };
