@@ -20,13 +20,24 @@ const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
-const CONFINED: [(&str, &[&str]); 14] = [
+const CONFINED: [(&str, &[&str]); 15] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("axum", &["crates/surface-rest/", SERVE, CLIENT, "crates/tools/tests/servers/", "parity-tests/"]),
+    ("meerkat_surface_openai", &["crates/surface-openai/", SERVE, SERVE_TESTS]),
+    (
+        "axum",
+        &[
+            "crates/surface-openai/",
+            "crates/surface-rest/",
+            SERVE,
+            CLIENT,
+            "crates/tools/tests/servers/",
+            "parity-tests/",
+        ],
+    ),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
-    ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
+    ("tower", &["crates/surface-openai/", "crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/", CLIENT]),
     (
@@ -100,7 +111,7 @@ const ENCODED: [&str; 47] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 20] = [
+pub(crate) const EDGES: [(&str, &[&str]); 21] = [
     ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
     ("meerkat-heap", &[]),
@@ -111,6 +122,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 20] = [
     ("meerkat-recall", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-words"]),
     ("meerkat-service", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-recall", "meerkat-words"]),
     ("meerkat-conformance", &["meerkat-service"]),
+    ("meerkat-surface-openai", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),

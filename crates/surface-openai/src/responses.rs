@@ -1,0 +1,328 @@
+//! Responses: a request's fields, a response as JSON, and its items.
+
+use std::collections::BTreeMap;
+
+use meerkat_service::{
+    SessionError,
+    model::StopReason,
+    options::ModelOptions,
+    output::OutputSpec,
+    service::{ClientTool, PromptBlock},
+    session::message::RawJson,
+};
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{
+    asked::Asked,
+    error,
+    ids::ResponseId,
+    said::{Said, Transcript},
+    unfold::{Ending, Item, Kind, Piece, Unfold},
+    wire::{self, Fields, content, effort, format, function, is_text, items, texts},
+};
+
+/// Decodes the body of `POST /v1/responses`.
+pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
+    let mut body = Fields::body(text)?;
+    let mut asked = Asked { model: body.take("model")?, ..Asked::default() };
+    asked.is_stored = body.take("store")?.unwrap_or(true);
+    asked.is_stream = body.take("stream")?.unwrap_or(false);
+    asked.is_background = body.take("background")?.unwrap_or(false);
+    asked.instructions = body.take("instructions")?;
+    let previous: Option<String> = body.take("previous_response_id")?;
+    asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
+    asked.tools = wire::tools(&mut body, function)?.unwrap_or_default();
+    asked.user = body.take("user")?;
+    asked.metadata = body.take("metadata")?.unwrap_or_default();
+    asked.options = ModelOptions {
+        temperature: body.take("temperature")?,
+        top_p: body.take("top_p")?,
+        max_output_tokens: body.take("max_output_tokens")?,
+        ..ModelOptions::default()
+    };
+    if let Some(mut reasoning) = body.object("reasoning")? {
+        asked.options.effort = effort(&mut reasoning, "effort")?;
+        reasoning.hints(&["summary", "generate_summary"])?;
+        reasoning.finish()?;
+    }
+    if let Some(mut text) = body.object("text")? {
+        asked.output = text.object("format")?.map(|fields| format(fields, false)).transpose()?.flatten();
+        text.allow("verbosity", &[r#""medium""#])?;
+        text.finish()?;
+    }
+    body.allow("parallel_tool_calls", &["true"])?;
+    body.allow("truncation", &[r#""disabled""#, r#""auto""#])?;
+    body.allow("include", &["[]"])?;
+    body.allow("service_tier", &[r#""auto""#, r#""default""#])?;
+    body.allow("top_logprobs", &["0"])?;
+    body.hints(&["safety_identifier", "prompt_cache_key", "prompt_cache_retention"])?;
+    if let Some(mut options) = body.object("stream_options")? {
+        options.allow("include_obfuscation", &["true", "false"])?;
+        options.finish()?;
+    }
+    let input = body.raw("input").ok_or_else(|| body.wrong("input", "it is missing"))?;
+    let said = input_said(input)?;
+    body.finish()?;
+    if asked.is_background && !asked.is_stored {
+        return Err(SessionError::invalid("background", "a response in the background is stored: leave store out"));
+    }
+    asked.transcript = Transcript::of(said)?;
+    Ok(asked)
+}
+
+fn input_said(input: &RawValue) -> Result<Vec<(String, Said)>, SessionError> {
+    if is_text(input) {
+        return Ok(vec![("input".to_owned(), Said::User(content("input", input)?))]);
+    }
+    let mut said = Vec::new();
+    for (path, raw) in items("input", input)? {
+        let mut item = Fields::of(path.clone(), raw)?;
+        let kind: Option<String> = item.take("type")?;
+        item.hints(&["id", "status"])?;
+        let one = match kind.as_deref() {
+            None | Some("message") => {
+                let role: String = item.need("role")?;
+                item.hints(&["phase"])?;
+                let at = item.at("content");
+                let raw = item.raw("content").ok_or_else(|| item.wrong("content", "it is missing"))?;
+                let parts = content(&at, raw)?;
+                message(&item, &role, &at, parts)?
+            }
+            Some("function_call") => Said::Call {
+                call_id: item.need("call_id")?,
+                name: item.need("name")?,
+                arguments: arguments(&item.at("arguments"), &item.need::<String>("arguments")?)?,
+            },
+            Some("function_call_output") => {
+                let at = item.at("output");
+                let call_id = item.need("call_id")?;
+                let raw = item.raw("output").ok_or_else(|| item.wrong("output", "it is missing"))?;
+                Said::Output { call_id, text: texts(&at, content(&at, raw)?)? }
+            }
+            Some(other) => return Err(item.wrong("type", format!("items of the type {other:?} are not supported"))),
+        };
+        item.finish()?;
+        said.push((path, one));
+    }
+    Ok(said)
+}
+
+/// A message by its role; both protocols have the same roles.
+pub(crate) fn message(item: &Fields<'_>, role: &str, at: &str, parts: Vec<PromptBlock>) -> Result<Said, SessionError> {
+    Ok(match role {
+        "user" => Said::User(parts),
+        "assistant" => Said::Text(texts(at, parts)?),
+        "system" | "developer" => Said::System(texts(at, parts)?),
+        other => return Err(item.wrong("role", format!("the role {other:?} is not supported"))),
+    })
+}
+
+/// The arguments of a call, which are JSON in a text.
+pub(crate) fn arguments(path: &str, text: &str) -> Result<RawJson, SessionError> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    RawJson::parse(text).map_err(|_| SessionError::invalid(path, "it is not the JSON of an object"))
+}
+
+/// What a response repeats of its request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Echo {
+    pub(crate) model: String,
+    pub(crate) instructions: Option<String>,
+    pub(crate) previous: Option<String>,
+    pub(crate) tools: Vec<ClientTool>,
+    pub(crate) options: ModelOptions,
+    pub(crate) output: Option<OutputSpec>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) user: Option<String>,
+    pub(crate) is_stored: bool,
+    pub(crate) is_background: bool,
+}
+
+/// A response as JSON. The fields that the protocol requires are there even if they are `null`.
+pub(crate) fn response(unfold: &Unfold, echo: &Echo) -> Value {
+    let (mut failure, mut incomplete) = (Value::Null, Value::Null);
+    let status = match &unfold.ending {
+        None if unfold.terms.is_none() => "queued",
+        None => "in_progress",
+        Some(Ending::Completed(StopReason::MaxTokens)) => {
+            incomplete = json!({ "reason": "max_output_tokens" });
+            "incomplete"
+        }
+        Some(Ending::Completed(StopReason::ContentFilter)) => {
+            incomplete = json!({ "reason": "content_filter" });
+            "incomplete"
+        }
+        Some(Ending::Completed(_) | Ending::Waiting) => "completed",
+        Some(Ending::Interrupted) => "cancelled",
+        Some(Ending::Failed(body)) => {
+            failure = error::error(body);
+            "failed"
+        }
+    };
+    let output: Vec<Value> = unfold.items.iter().map(|item| self::item(unfold, item)).collect();
+    let usage = unfold.ending.as_ref().map(|_| {
+        let usage = &unfold.usage;
+        json!({
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+            "total_tokens": usage.input_tokens + usage.output_tokens,
+        })
+    });
+    let model = if unfold.model().is_empty() { echo.model.as_str() } else { unfold.model() };
+    json!({
+        "id": unfold.id.to_string(),
+        "object": "response",
+        "created_at": unfold.begun_at / 1000,
+        "completed_at": unfold.ended_at.filter(|_| status == "completed").map(|millis| millis / 1000),
+        "status": status,
+        "background": echo.is_background,
+        "error": failure,
+        "incomplete_details": incomplete,
+        "instructions": echo.instructions,
+        "max_output_tokens": echo.options.max_output_tokens,
+        "max_tool_calls": null,
+        "metadata": echo.metadata,
+        "model": model,
+        "output": output,
+        "parallel_tool_calls": true,
+        "previous_response_id": echo.previous,
+        "prompt_cache_key": null,
+        "reasoning": { "effort": echo.options.effort, "summary": null },
+        "safety_identifier": null,
+        "service_tier": "default",
+        "store": echo.is_stored,
+        "temperature": echo.options.temperature.unwrap_or(1.0),
+        "text": { "format": format_of(echo.output.as_ref()), "verbosity": "medium" },
+        "tool_choice": "auto",
+        "tools": echo.tools.iter().map(tool).collect::<Vec<_>>(),
+        "top_logprobs": 0,
+        "top_p": echo.options.top_p.unwrap_or(1.0),
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "truncation": "disabled",
+        "usage": usage,
+        "user": echo.user,
+    })
+}
+
+fn tool(tool: &ClientTool) -> Value {
+    json!({
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": value(&tool.input_schema),
+        "strict": true,
+    })
+}
+
+fn format_of(output: Option<&OutputSpec>) -> Value {
+    let Some(output) = output else { return json!({ "type": "text" }) };
+    json!({
+        "type": "json_schema",
+        "name": output.name(),
+        "description": null,
+        "schema": value(&output.schema),
+        "strict": true,
+    })
+}
+
+fn value(raw: &RawJson) -> Value {
+    raw.decode().unwrap_or_default()
+}
+
+/// The id of an item.
+fn item_id(unfold: &Unfold, item: &Item) -> String {
+    let kind = match item.kind {
+        Kind::Message => "msg",
+        Kind::Reasoning => "rs",
+        Kind::Call { .. } => "fc",
+    };
+    let (step, block) = item.at;
+    format!("{kind}_{}_{}_{step}_{block}", unfold.id.session_id, unfold.turn)
+}
+
+/// An item of a response's output.
+pub(crate) fn item(unfold: &Unfold, item: &Item) -> Value {
+    let status = match (item.is_done, &unfold.ending) {
+        (_, Some(Ending::Interrupted | Ending::Failed(_))) => "incomplete",
+        (true, _) => "completed",
+        (false, _) => "in_progress",
+    };
+    let id = item_id(unfold, item);
+    match &item.kind {
+        Kind::Message => {
+            json!({ "id": id, "type": "message", "role": "assistant", "status": status, "content": [part(&item.kind, &item.text)] })
+        }
+        Kind::Reasoning => json!({
+            "id": id, "type": "reasoning", "status": status, "content": [],
+            "summary": [part(&item.kind, &item.text)],
+        }),
+        Kind::Call { call_id, name } => json!({
+            "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
+            "arguments": item.text,
+        }),
+    }
+}
+
+/// The part of a text or of reasoning.
+fn part(kind: &Kind, text: &str) -> Value {
+    match kind {
+        Kind::Reasoning => json!({ "type": "summary_text", "text": text }),
+        Kind::Message | Kind::Call { .. } => {
+            json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+        }
+    }
+}
+
+/// The events of a stream that a piece of the output is: each with its type and its fields.
+pub(crate) fn events(unfold: &Unfold, piece: &Piece) -> Vec<(String, Map<String, Value>)> {
+    let (Piece::Opened(index) | Piece::More(index, _) | Piece::Closed(index)) = piece;
+    let Some(item) = unfold.items.get(*index) else { return Vec::new() };
+    // The names of the text, and of its part, if it is in one.
+    let (text, in_part) = match item.kind {
+        Kind::Message => ("output_text", Some(("content_part", "content_index"))),
+        Kind::Reasoning => ("reasoning_summary_text", Some(("reasoning_summary_part", "summary_index"))),
+        Kind::Call { .. } => ("function_call_arguments", None),
+    };
+    let of_item = |change: &str, item: Value| {
+        let fields = Map::from_iter([("item".to_owned(), item), ("output_index".to_owned(), json!(index))]);
+        (format!("response.output_item.{change}"), fields)
+    };
+    let event = |name: &str, change: &str, (field, value): (&str, Value)| {
+        let id = item_id(unfold, item);
+        let mut fields = Map::from_iter([("item_id".to_owned(), id.into()), ("output_index".to_owned(), json!(index))]);
+        if let Some((_, place)) = in_part {
+            fields.insert(place.to_owned(), 0.into());
+        }
+        if name == "output_text" {
+            fields.insert("logprobs".to_owned(), json!([]));
+        }
+        fields.insert(field.to_owned(), value);
+        (format!("response.{name}.{change}"), fields)
+    };
+    let of_part =
+        |change: &str, text: &str| in_part.map(|(name, _)| event(name, change, ("part", part(&item.kind, text))));
+    match piece {
+        Piece::Opened(_) => {
+            let mut begun = self::item(unfold, &Item { text: String::new(), is_done: false, ..item.clone() });
+            match item.kind {
+                Kind::Message => begun["content"] = json!([]),
+                Kind::Reasoning => begun["summary"] = json!([]),
+                Kind::Call { .. } => {}
+            }
+            begun["status"] = json!("in_progress");
+            [of_item("added", begun)].into_iter().chain(of_part("added", "")).collect()
+        }
+        Piece::More(_, more) => vec![event(text, "delta", ("delta", more.as_str().into()))],
+        Piece::Closed(_) => {
+            let field = if in_part.is_some() { "text" } else { "arguments" };
+            let done = [event(text, "done", (field, item.text.as_str().into()))];
+            done.into_iter()
+                .chain(of_part("done", &item.text))
+                .chain([of_item("done", self::item(unfold, item))])
+                .collect()
+        }
+    }
+}
