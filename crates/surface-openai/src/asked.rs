@@ -19,7 +19,7 @@ use crate::{
     App,
     ids::ResponseId,
     said::{Transcript, session_of},
-    unfold::{Ending, Unfold, first},
+    unfold::{Ending, Later, Unfold, first},
 };
 
 /// Label of a fork that a key made, so that the same request finds it again.
@@ -210,7 +210,7 @@ impl Asked {
         }
         // Of two that continue the same response at once, the second one sees the turn of the first.
         let _one_at_a_time = app.turn_of(previous.session_id).await;
-        let (read, _, later) = Unfold::read(service.as_ref(), previous).await?;
+        let (read, later) = Unfold::read(service.as_ref(), previous).await?;
         match (&read.ending, &later) {
             (None, _) => return Err(SessionError::Busy { turn: read.turn }),
             (Some(Ending::Waiting), None) => {
@@ -233,7 +233,7 @@ impl Asked {
             let message = "a session keeps its metadata: send the same, or leave it out";
             return Err(SessionError::invalid("metadata", message));
         }
-        let is_repeated = later.as_ref().is_some_and(|later| later.key.is_some() && later.key.as_deref() == key);
+        let is_repeated = key.is_some() && later.as_ref().is_some_and(|Later(used)| used.as_deref() == key);
         let session_id = match later {
             None => previous.session_id,
             Some(_) if is_repeated => previous.session_id,

@@ -141,7 +141,7 @@ async fn read(app: &Arc<App>, id: ResponseId, parts: &Parts) -> Result<Response,
     let after = after.transpose()?;
     let service = app.service.clone();
     if !is_stream {
-        let (unfold, ..) = Unfold::read(service.as_ref(), id).await?;
+        let (unfold, _) = Unfold::read(service.as_ref(), id).await?;
         let echo = echo(app, &unfold).await?;
         return Ok(json_answer(&responses::response(&unfold, &echo)));
     }
@@ -205,7 +205,7 @@ async fn echo(app: &App, unfold: &Unfold) -> Result<Echo, SessionError> {
 
 async fn delete(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError> {
     let service = app.service.as_ref();
-    let (unfold, _, later) = Unfold::read(service, id).await?;
+    let (unfold, later) = Unfold::read(service, id).await?;
     let echo = echo(app, &unfold).await?;
     if later.is_some() || echo.previous.is_some() {
         let message = "its session has other responses, which would be deleted too: delete the session instead";
@@ -217,7 +217,7 @@ async fn delete(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError
 
 async fn cancel(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError> {
     let service = app.service.as_ref();
-    let (unfold, ..) = Unfold::read(service, id).await?;
+    let (unfold, _) = Unfold::read(service, id).await?;
     let (session_id, turn) = (id.session_id, unfold.turn);
     if !matches!(unfold.ending, Some(Ending::Completed(_) | Ending::Failed(_) | Ending::Interrupted)) {
         let ended = match unfold.terms.is_some() {
@@ -232,7 +232,7 @@ async fn cancel(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError
             _ => {}
         }
     }
-    let (unfold, ..) = Unfold::read(service, id).await?;
+    let (unfold, _) = Unfold::read(service, id).await?;
     let echo = echo(app, &unfold).await?;
     Ok(json_answer(&responses::response(&unfold, &echo)))
 }

@@ -133,7 +133,8 @@ pub fn router(service: Arc<dyn SessionService>, options: OpenAiOptions) -> Route
     let locks = [const { Mutex::const_new(()) }; LOCKS];
     let app = Arc::new(App { service, options, locks, hasher: RandomState::new() });
     let router = table().iter().fold(Router::new(), |router, route| {
-        let operate = move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, route.operation, request);
+        let operate =
+            move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, route.operation, request);
         let method = MethodFilter::try_from(route.method.clone()).unwrap_or(MethodFilter::GET);
         router.route(route.path, on(method, operate))
     });

@@ -82,12 +82,8 @@ pub(crate) struct Unfold {
     has_answered: bool,
 }
 
-/// A later request that a session accepted.
-#[derive(Clone, Debug)]
-pub(crate) struct Later {
-    pub(crate) turn: TurnNumber,
-    pub(crate) key: Option<String>,
-}
+/// A later request that a session accepted: its key, if it had one.
+pub(crate) struct Later(pub(crate) Option<String>);
 
 impl Unfold {
     /// Begins a response by the record that its id names.
@@ -125,15 +121,14 @@ impl Unfold {
     pub(crate) async fn read(
         service: &dyn SessionService,
         id: ResponseId,
-    ) -> Result<(Self, Vec<Piece>, Option<Later>), SessionError> {
-        let mut read = Self::begin(service, id).await?;
-        let (mut pieces, mut later, mut since) = (Vec::new(), None, id.seq - 1);
+    ) -> Result<(Self, Option<Later>), SessionError> {
+        let (mut read, mut later, mut since) = (Self::begin(service, id).await?, None, id.seq - 1);
         'pages: loop {
             let page = service.events(ReadEvents::new(id.session_id, since)).await?;
             for line in &page.items {
                 let record = decode(line)?;
                 later = later.or(read.later(&record));
-                pieces.extend(read.durable(service, record).await?);
+                read.durable(service, record).await?;
                 if read.ending.is_some() && later.is_some() {
                     break 'pages;
                 }
@@ -144,14 +139,14 @@ impl Unfold {
             since = page.next_seq;
         }
         if read.ending.is_none() && read.waits() {
-            read.end(Ending::Waiting, &mut pieces);
+            read.end(Ending::Waiting, &mut Vec::new());
         }
-        Ok((read, pieces, later))
+        Ok((read, later))
     }
 
     /// The request that a record accepted, if it came after what began this response.
     fn later(&self, record: &Record) -> Option<Later> {
-        let (turn, is_own) = (record.turn?, record.turn == Some(self.turn));
+        let is_own = record.turn? == self.turn;
         let key = match &record.event {
             _ if record.seq <= self.id.seq => return None,
             Event::TurnStarted(_) if is_own => return None,
@@ -164,7 +159,7 @@ impl Unfold {
             Event::CallAnswered(_) => &None,
             _ => return None,
         };
-        Some(Later { turn, key: key.as_ref().map(|key| key.key.clone()) })
+        Some(Later(key.as_ref().map(|key| key.key.clone())))
     }
 
     /// Returns true if every open call waits for the caller.
