@@ -132,6 +132,17 @@ def background(client):
     refused(404, "SESSION_NOT_FOUND", lambda: client.responses.retrieve(made.id))
 
 
+def conversations(client):
+    made = client.conversations.create(items=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}], metadata={"a": "b"})
+    for count in (3, 5):
+        said = client.responses.create(model="scripted", input="@echo messages", conversation=made.id)
+        assert (said.output_text, said.conversation.id) == (f"messages: {count}", made.id), said
+    assert client.conversations.retrieve(made.id).metadata == {"a": "b"}
+    assert client.conversations.update(made.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    assert client.conversations.delete(made.id).deleted
+    refused(404, "SESSION_NOT_FOUND", lambda: client.conversations.retrieve(made.id))
+
+
 def chats(client):
     ask = {"role": "user", "content": "@say Hello. @usage in=7 out=3"}
     whole = client.chat.completions.create(model="scripted", messages=[{"role": "system", "content": "Be brief."}, ask])
@@ -199,7 +210,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 def main():
     with Server() as client:
-        for part in (models, responses, streamed, parsed, background, chats, bad):
+        for part in (models, responses, streamed, parsed, background, conversations, chats, bad):
             part(client)
             print("ok:", part.__name__, flush=True)
         first = client.responses.create(model="scripted", input="@say One.")

@@ -32,6 +32,8 @@ pub(crate) struct Asked {
     pub(crate) instructions: Option<String>,
     pub(crate) transcript: Transcript,
     pub(crate) previous: Option<ResponseId>,
+    /// The session of a conversation.
+    pub(crate) conversation: Option<SessionId>,
     pub(crate) tools: Vec<ClientTool>,
     pub(crate) options: ModelOptions,
     pub(crate) output: Option<OutputSpec>,
@@ -60,6 +62,10 @@ impl Asked {
     pub(crate) async fn begin(&mut self, app: &App, key: Option<&str>) -> Result<Begun, SessionError> {
         if let Some((service, session_id, is_passing)) = self.caller(app).await? {
             return self.answer(service, session_id, is_passing).await;
+        }
+        if let Some(session_id) = self.conversation {
+            let _one_at_a_time = app.turn_of(session_id).await;
+            return self.continue_in(app, (session_id, session_id), key).await;
         }
         let Some(previous) = self.previous else {
             let (service, is_passing) = match self.is_stored {
@@ -152,12 +158,10 @@ impl Asked {
             model: self.model.clone(),
             system_prompt: (!system.is_empty()).then(|| system.join("\n\n")),
             labels,
-            // None of this machine's: those of a request are run by its client.
-            tools: Some(Vec::new()),
             memory: SessionMemory { scope, index: !is_passing },
             history: std::mem::take(&mut self.transcript.history),
             idempotency_key: key.map(str::to_owned),
-            ..CreateSession::default()
+            ..with_no_tools()
         };
         let session_id = service.create_session(request).await?.session_id;
         match self.start(service.clone(), session_id, key, is_passing).await {
@@ -200,14 +204,6 @@ impl Asked {
     /// Continues a response: in its session if nothing came after it there, else in a fork.
     async fn go_on(&mut self, app: &App, previous: ResponseId, key: Option<&str>) -> Result<Begun, SessionError> {
         let service = app.service.clone();
-        if !self.is_stored {
-            let message = "a response that goes on with a stored one is stored too: leave store out";
-            return Err(SessionError::invalid("store", message));
-        }
-        if !self.transcript.history.is_empty() || !self.transcript.system.is_empty() {
-            let message = "after previous_response_id only a message of the user or outputs of calls are supported";
-            return Err(SessionError::invalid("input", message));
-        }
         // Of two that continue the same response at once, the second one sees the turn of the first.
         let _one_at_a_time = app.turn_of(previous.session_id).await;
         let (read, later) = Unfold::read(service.as_ref(), previous).await?;
@@ -223,27 +219,55 @@ impl Asked {
             }
             (Some(_), _) => {}
         }
-        let (system, mut metadata) = first(service.as_ref(), previous.session_id).await?;
-        if self.instructions.is_some() && self.instructions != system {
-            let message = "a session keeps its instructions: send the same ones, or leave them out";
-            return Err(SessionError::invalid("instructions", message));
-        }
-        let known = |(name, value): (&String, &String)| metadata.get(name) == Some(value);
-        if !self.metadata.iter().all(known) {
-            let message = "a session keeps its metadata: send the same, or leave it out";
-            return Err(SessionError::invalid("metadata", message));
-        }
         let is_repeated = key.is_some() && later.as_ref().is_some_and(|Later(used)| used.as_deref() == key);
         let session_id = match later {
             None => previous.session_id,
             Some(_) if is_repeated => previous.session_id,
             Some(_) => fork(service.as_ref(), previous.session_id, read.turn, key).await?,
         };
+        self.continue_in(app, (previous.session_id, session_id), key).await
+    }
+
+    /// Begins the next turn of a session, or of its fork. The session keeps its instructions and its metadata.
+    async fn continue_in(
+        &mut self,
+        app: &App,
+        (of, session_id): (SessionId, SessionId),
+        key: Option<&str>,
+    ) -> Result<Begun, SessionError> {
+        let service = app.service.clone();
+        if !self.is_stored {
+            let message = "a response that goes on with a stored one is stored too: leave store out";
+            return Err(SessionError::invalid("store", message));
+        }
+        if !self.transcript.history.is_empty() || !self.transcript.system.is_empty() {
+            let message =
+                "here only a message of the user or outputs of calls are supported: the rest is in the session";
+            return Err(SessionError::invalid("input", message));
+        }
+        let (system, mut metadata) = first(service.as_ref(), of).await?;
+        if self.instructions.is_some() && self.instructions != system {
+            let message = "a session keeps its instructions: send the same ones, or leave them out";
+            return Err(SessionError::invalid("instructions", message));
+        }
+        if !self.metadata.iter().all(|(name, value)| metadata.get(name) == Some(value)) {
+            let message = "a session keeps its metadata: send the same, or leave it out";
+            return Err(SessionError::invalid("metadata", message));
+        }
+        if self.user.is_some() && self.user.as_ref() != metadata.get(&app.options.scope_label) {
+            return Err(SessionError::invalid("user", "a session keeps its user: send the same one, or leave it out"));
+        }
         let mut begun = self.start(service, session_id, key, false).await?;
         metadata.remove(&app.options.scope_label);
         (begun.instructions, begun.metadata) = (system, metadata);
         Ok(begun)
     }
+}
+
+/// A session with no tool of this machine: those of a request are run by its client.
+pub(crate) fn with_no_tools() -> CreateSession {
+    let memory = SessionMemory { scope: MemoryScope::None, index: true };
+    CreateSession { tools: Some(Vec::new()), memory, ..CreateSession::default() }
 }
 
 /// Forks a session after a turn. The fork of a key is found again by the same key.

@@ -13,16 +13,16 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{handle, whole},
-    service::{CancelQueued, DeleteSession, InterruptTurn, ReadEvents, TurnAccepted},
+    service::{CancelQueued, CreateSession, DeleteSession, InterruptTurn, ReadEvents, TurnAccepted, UpdateSession},
     session::{event::Event, message::Attached},
 };
 use serde_json::{Value, json};
 
 use crate::{
     App,
-    asked::{Asked, Begun},
+    asked::{Asked, Begun, with_no_tools},
     chat, error,
-    ids::ResponseId,
+    ids::{ResponseId, conversation, mark, parse_conversation, unmark},
     responses::{self, Echo},
     routes::Operation,
     said::call_id_of,
@@ -63,6 +63,24 @@ async fn perform(
             let text = read_body(app, body).await?;
             create(app, responses::decode(&text)?, parts).await
         }
+        Operation::CreateConversation => {
+            let text = read_body(app, body).await?;
+            create_conversation(app, &text, parts).await
+        }
+        Operation::ReadConversation => read_conversation(app, conversation_id(parts).await?).await,
+        Operation::UpdateConversation => {
+            let (text, session_id) = (read_body(app, body).await?, conversation_id(parts).await?);
+            let mut labels = responses::decode_metadata(&text)?;
+            mark(&mut labels);
+            app.service.update(UpdateSession { session_id, title: None, labels: Some(labels) }).await?;
+            read_conversation(app, session_id).await
+        }
+        Operation::DeleteConversation => {
+            let session_id = conversation_id(parts).await?;
+            app.service.delete(DeleteSession { session_id, force: true }).await?;
+            let deleted = json!({ "id": conversation(session_id), "object": "conversation.deleted", "deleted": true });
+            Ok(json_answer(&deleted))
+        }
         Operation::Complete => {
             let text = read_body(app, body).await?;
             complete(app, chat::decode(&text)?).await
@@ -74,21 +92,56 @@ async fn perform(
     }
 }
 
-async fn create(app: &Arc<App>, mut asked: Asked, parts: &Parts) -> Result<Response, SessionError> {
-    let key = match parts.headers.get(KEY_HEADER).map(HeaderValue::to_str) {
-        Some(Err(_)) => return Err(SessionError::invalid(KEY_HEADER, "it is not ASCII")),
-        Some(Ok(key)) => Some(key),
-        None => None,
+/// The key of a request, which makes a repeated one the same.
+fn key(parts: &Parts) -> Result<Option<&str>, SessionError> {
+    let key = parts.headers.get(KEY_HEADER).map(HeaderValue::to_str).transpose();
+    key.map_err(|_| SessionError::invalid(KEY_HEADER, "it is not ASCII"))
+}
+
+async fn create_conversation(app: &App, text: &str, parts: &Parts) -> Result<Response, SessionError> {
+    let (transcript, mut labels) = responses::decode_conversation(text)?;
+    mark(&mut labels);
+    let system = transcript.system.join("\n\n");
+    let request = CreateSession {
+        labels,
+        system_prompt: Some(system).filter(|system| !system.is_empty()),
+        history: transcript.history,
+        idempotency_key: key(parts)?.map(str::to_owned),
+        ..with_no_tools()
     };
+    let created = app.service.create_session(request).await?;
+    read_conversation(app, created.session_id).await
+}
+
+async fn read_conversation(app: &App, session_id: SessionId) -> Result<Response, SessionError> {
+    let view = app.service.read(&session_id).await?;
+    let mut metadata = view.labels;
+    unmark(&mut metadata);
+    Ok(json_answer(&json!({
+        "id": conversation(session_id),
+        "object": "conversation",
+        "created_at": view.created_at.as_millis() / 1000,
+        "metadata": metadata,
+    })))
+}
+
+async fn conversation_id(parts: &mut Parts) -> Result<SessionId, SessionError> {
+    parse_conversation(&param(parts, "conversation_id").await?)
+}
+
+async fn create(app: &Arc<App>, mut asked: Asked, parts: &Parts) -> Result<Response, SessionError> {
+    let key = key(parts)?;
     // A stream without a place begins no turn.
     let place = if asked.is_stream { (app.options.places)().map_err(refused)? } else { None };
     let begun = asked.begin(app, key).await?;
-    let Begun { service, id, turn, instructions, metadata, is_passing } = begun;
+    let Begun { service, id, turn, instructions, mut metadata, is_passing } = begun;
+    unmark(&mut metadata);
     let passing = is_passing.then(|| Passing::new(service.clone(), &turn.accepted));
     let echo = Echo {
         model: asked.model.unwrap_or_default(),
         instructions,
         previous: asked.previous.map(|previous| previous.to_string()),
+        conversation: asked.conversation.map(conversation),
         tools: asked.tools,
         options: asked.options,
         output: asked.output,
@@ -158,7 +211,8 @@ async fn echo(app: &App, unfold: &Unfold) -> Result<Echo, SessionError> {
     let (service, id) = (app.service.as_ref(), unfold.id);
     let (instructions, mut metadata) = first(service, id.session_id).await?;
     let user = metadata.remove(&app.options.scope_label);
-    let mut echo = Echo { instructions, metadata, user, is_stored: true, ..Echo::default() };
+    let conversation = unmark(&mut metadata).then(|| conversation(id.session_id));
+    let mut echo = Echo { instructions, metadata, user, conversation, is_stored: true, ..Echo::default() };
     let (mut since, mut tools) = (0, Vec::new());
     let mut has_answered = false;
     'pages: loop {
@@ -193,6 +247,8 @@ async fn echo(app: &App, unfold: &Unfold) -> Result<Echo, SessionError> {
         }
         since = page.next_seq;
     }
+    // In a conversation, the one before is not what was asked for.
+    echo.previous = echo.previous.filter(|_| echo.conversation.is_none());
     if let Some(terms) = &unfold.terms {
         echo.options = terms.options.clone();
         echo.output = terms.output.as_deref().cloned();
@@ -207,7 +263,7 @@ async fn delete(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError
     let service = app.service.as_ref();
     let (unfold, later) = Unfold::read(service, id).await?;
     let echo = echo(app, &unfold).await?;
-    if later.is_some() || echo.previous.is_some() {
+    if later.is_some() || echo.previous.is_some() || echo.conversation.is_some() {
         let message = "its session has other responses, which would be deleted too: delete the session instead";
         return Err(SessionError::invalid("response_id", message));
     }

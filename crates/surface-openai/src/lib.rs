@@ -19,6 +19,7 @@
 //! | instructions: `instructions`, `system` and `developer` messages at the beginning | `system_prompt` |
 //! | `function_call_output`, `tool` messages at the end | `answer_call` |
 //! | `previous_response_id` | the next turn of its session; if something was accepted after it there, of a fork |
+//! | a conversation | `conv_` and the session; `items` are `CreateSession.history`, `conversation` is the next turn |
 //! | `tools` of the type `function` | `client_tools`; the session has no other tools |
 //! | `text.format`, `response_format` | `output` |
 //! | `temperature`, `top_p`, `max_output_tokens`, `max_completion_tokens`, `max_tokens`, `stop`, `seed`, `reasoning.effort`, `reasoning_effort` | `options` |

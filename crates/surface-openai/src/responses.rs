@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use crate::{
     asked::Asked,
     error,
-    ids::ResponseId,
+    ids::{ResponseId, parse_conversation},
     said::{Said, Transcript},
     unfold::{Ending, Item, Kind, Piece, Unfold},
     wire::{self, Fields, content, effort, format, function, is_text, items, texts},
@@ -31,6 +31,19 @@ pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
     asked.instructions = body.take("instructions")?;
     let previous: Option<String> = body.take("previous_response_id")?;
     asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
+    asked.conversation = match body.raw("conversation") {
+        None => None,
+        Some(raw) if is_text(raw) => Some(parse_conversation(&wire::text("conversation", raw)?)?),
+        Some(raw) => {
+            let mut fields = Fields::of("conversation".to_owned(), raw)?;
+            let id: String = fields.need("id")?;
+            fields.finish()?;
+            Some(parse_conversation(&id)?)
+        }
+    };
+    if asked.conversation.is_some() && asked.previous.is_some() {
+        return Err(body.wrong("conversation", "send it or previous_response_id, not both"));
+    }
     asked.tools = wire::tools(&mut body, function)?.unwrap_or_default();
     asked.user = body.take("user")?;
     asked.metadata = body.take("metadata")?.unwrap_or_default();
@@ -61,7 +74,7 @@ pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
         options.finish()?;
     }
     let input = body.raw("input").ok_or_else(|| body.wrong("input", "it is missing"))?;
-    let said = input_said(input)?;
+    let said = input_said("input", input)?;
     body.finish()?;
     if asked.is_background && !asked.is_stored {
         return Err(SessionError::invalid("background", "a response in the background is stored: leave store out"));
@@ -70,12 +83,29 @@ pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
     Ok(asked)
 }
 
-fn input_said(input: &RawValue) -> Result<Vec<(String, Said)>, SessionError> {
+/// Decodes the body of `POST /v1/conversations`: what was said, and the metadata.
+pub(crate) fn decode_conversation(text: &str) -> Result<(Transcript, BTreeMap<String, String>), SessionError> {
+    let mut body = Fields::body(text)?;
+    let metadata = body.take("metadata")?.unwrap_or_default();
+    let said = body.raw("items").map(|items| input_said("items", items)).transpose()?.unwrap_or_default();
+    body.finish()?;
+    Ok((Transcript::before(said)?, metadata))
+}
+
+/// Decodes the body of `POST /v1/conversations/{id}`.
+pub(crate) fn decode_metadata(text: &str) -> Result<BTreeMap<String, String>, SessionError> {
+    let mut body = Fields::body(text)?;
+    let metadata = body.need("metadata")?;
+    body.finish()?;
+    Ok(metadata)
+}
+
+fn input_said(place: &str, input: &RawValue) -> Result<Vec<(String, Said)>, SessionError> {
     if is_text(input) {
-        return Ok(vec![("input".to_owned(), Said::User(content("input", input)?))]);
+        return Ok(vec![(place.to_owned(), Said::User(content(place, input)?))]);
     }
     let mut said = Vec::new();
-    for (path, raw) in items("input", input)? {
+    for (path, raw) in items(place, input)? {
         let mut item = Fields::of(path.clone(), raw)?;
         let kind: Option<String> = item.take("type")?;
         item.hints(&["id", "status"])?;
@@ -129,6 +159,7 @@ pub(crate) struct Echo {
     pub(crate) model: String,
     pub(crate) instructions: Option<String>,
     pub(crate) previous: Option<String>,
+    pub(crate) conversation: Option<String>,
     pub(crate) tools: Vec<ClientTool>,
     pub(crate) options: ModelOptions,
     pub(crate) output: Option<OutputSpec>,
@@ -175,6 +206,7 @@ pub(crate) fn response(unfold: &Unfold, echo: &Echo) -> Value {
         "id": unfold.id.to_string(),
         "object": "response",
         "created_at": unfold.begun_at / 1000,
+        "conversation": echo.conversation.as_ref().map(|id| json!({ "id": id })),
         "completed_at": unfold.ended_at.filter(|_| status == "completed").map(|millis| millis / 1000),
         "status": status,
         "background": echo.is_background,

@@ -19,6 +19,14 @@ pub enum Operation {
     Cancel,
     /// Lists what a response was asked.
     InputItems,
+    /// Makes a conversation.
+    CreateConversation,
+    /// Shows a conversation.
+    ReadConversation,
+    /// Changes a conversation's metadata.
+    UpdateConversation,
+    /// Deletes a conversation.
+    DeleteConversation,
     /// Completes a chat.
     Complete,
 }
@@ -38,7 +46,7 @@ const fn route(operation: Operation, method: Method, path: &'static str) -> Rout
     Route { operation, method, path }
 }
 
-static TABLE: [Route; 8] = [
+static TABLE: [Route; 12] = [
     route(Operation::Models, Method::GET, "/v1/models"),
     route(Operation::Model, Method::GET, "/v1/models/{*model}"),
     route(Operation::Create, Method::POST, "/v1/responses"),
@@ -46,6 +54,10 @@ static TABLE: [Route; 8] = [
     route(Operation::Delete, Method::DELETE, "/v1/responses/{response_id}"),
     route(Operation::Cancel, Method::POST, "/v1/responses/{response_id}/cancel"),
     route(Operation::InputItems, Method::GET, "/v1/responses/{response_id}/input_items"),
+    route(Operation::CreateConversation, Method::POST, "/v1/conversations"),
+    route(Operation::ReadConversation, Method::GET, "/v1/conversations/{conversation_id}"),
+    route(Operation::UpdateConversation, Method::POST, "/v1/conversations/{conversation_id}"),
+    route(Operation::DeleteConversation, Method::DELETE, "/v1/conversations/{conversation_id}"),
     route(Operation::Complete, Method::POST, "/v1/chat/completions"),
 ];
 

@@ -61,24 +61,38 @@ impl Transcript {
         let before = said.len() - tail;
         for (at, (place, said)) in said.into_iter().enumerate() {
             match said {
-                Said::System(text) if transcript.history.is_empty() && at < before => transcript.system.push(text),
-                Said::System(_) => {
-                    return Err(SessionError::invalid(place, "instructions are only supported before everything else"));
-                }
                 Said::User(parts) if at >= before => transcript.prompt.extend(parts),
                 Said::Output { call_id, text } if at >= before => transcript.outputs.push((call_id, text)),
-                Said::User(parts) => {
-                    let content = texts(&place, parts)?;
-                    transcript.history.push(GivenMessage::User { content });
-                }
-                Said::Text(text) => transcript.assistant(GivenBlock::Text { text }),
-                Said::Call { call_id, name, arguments } => {
-                    transcript.assistant(GivenBlock::ToolCall { call_id, name, arguments });
-                }
-                Said::Output { call_id, text } => transcript.result(call_id, text),
+                said => transcript.push(place, said)?,
             }
         }
         Ok(transcript)
+    }
+
+    /// Makes all of it history: nothing of it is asked.
+    pub(crate) fn before(said: Vec<(String, Said)>) -> Result<Self, SessionError> {
+        let mut transcript = Self::default();
+        for (place, said) in said {
+            transcript.push(place, said)?;
+        }
+        Ok(transcript)
+    }
+
+    /// Adds to the history.
+    fn push(&mut self, place: String, said: Said) -> Result<(), SessionError> {
+        match said {
+            Said::System(text) if self.history.is_empty() => self.system.push(text),
+            Said::System(_) => {
+                return Err(SessionError::invalid(place, "instructions are only supported before everything else"));
+            }
+            Said::User(parts) => self.history.push(GivenMessage::User { content: texts(&place, parts)? }),
+            Said::Text(text) => self.assistant(GivenBlock::Text { text }),
+            Said::Call { call_id, name, arguments } => {
+                self.assistant(GivenBlock::ToolCall { call_id, name, arguments });
+            }
+            Said::Output { call_id, text } => self.result(call_id, text),
+        }
+        Ok(())
     }
 
     fn assistant(&mut self, block: GivenBlock) {

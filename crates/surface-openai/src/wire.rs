@@ -115,6 +115,11 @@ pub(crate) fn is_text(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
 
+/// Reads a text.
+pub(crate) fn text(path: &str, raw: &RawValue) -> Result<String, SessionError> {
+    serde_json::from_str(raw.get()).map_err(|error| SessionError::invalid(path, why(&error)))
+}
+
 /// Why JSON could not be read, without a line and a column of a part of it.
 fn why(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -283,8 +288,7 @@ fn data((path, url): &(String, String)) -> Result<(String, Vec<u8>), SessionErro
 /// The parts of a message's content, which is a text or a list.
 pub(crate) fn content(path: &str, raw: &RawValue) -> Result<Vec<PromptBlock>, SessionError> {
     if is_text(raw) {
-        let text = serde_json::from_str(raw.get()).map_err(|error| SessionError::invalid(path, why(&error)))?;
-        return Ok(vec![PromptBlock::Text { text }]);
+        return Ok(vec![PromptBlock::Text { text: text(path, raw)? }]);
     }
     items(path, raw)?.into_iter().map(|(path, raw)| part(path, raw)).collect()
 }

@@ -237,6 +237,49 @@ async fn a_repeated_request_with_a_key_is_the_same_response() {
 }
 
 #[tokio::test]
+async fn a_conversation_is_a_session() {
+    let server = Server::start();
+    let said = json!([
+        { "role": "developer", "content": "Be brief." },
+        { "role": "user", "content": "Hi." },
+        { "role": "assistant", "content": [{ "type": "output_text", "text": "Hello." }] },
+    ]);
+    let (status, made) =
+        server.send("POST", "/v1/conversations", &json!({ "items": said, "metadata": { "a": "b" } })).await;
+    assert_eq!((status, &made["object"], &made["metadata"]), (200, &json!("conversation"), &json!({ "a": "b" })));
+    let id = made["id"].as_str().unwrap();
+    let ask = |input: &str| json!({ "model": "scripted", "input": input, "conversation": id });
+    let first = server.respond(ask("@echo system")).await;
+    assert_eq!((text_of(&first).as_str(), &first["conversation"]), ("system: Be brief.", &json!({ "id": id })));
+    let second = server.respond(ask("@say Two.")).await;
+    let path = format!("/v1/responses/{}", second["id"].as_str().unwrap());
+    assert_eq!(server.send("GET", &path, &Value::Null).await.1, second);
+    assert_eq!(second["metadata"], json!({ "a": "b" }));
+    assert_eq!(server.send("DELETE", &path, &Value::Null).await.0, 400);
+    let both = json!({ "model": "scripted", "input": "a", "conversation": id, "previous_response_id": first["id"] });
+    assert_eq!(server.refused("/v1/responses", &both).await.2, "conversation");
+    for (field, value) in [
+        ("instructions", json!("Other.")),
+        ("metadata", json!({ "a": "c" })),
+        ("user", json!("anna")),
+        ("store", json!(false)),
+    ] {
+        let mut other = ask("hello");
+        other[field] = value;
+        let refusal = (400, "INVALID_REQUEST".to_owned(), field.to_owned());
+        assert_eq!(server.refused("/v1/responses", &other).await, refusal);
+    }
+    let path = format!("/v1/conversations/{id}");
+    let (_, changed) = server.send("POST", &path, &json!({ "metadata": { "c": "d" } })).await;
+    assert_eq!(changed["metadata"], json!({ "c": "d" }));
+    assert_eq!(server.send("GET", &path, &Value::Null).await.1, changed);
+    assert_eq!(server.send("DELETE", &path, &Value::Null).await.1["deleted"], true);
+    assert_eq!(server.send("GET", &path, &Value::Null).await.1["error"]["code"], "SESSION_NOT_FOUND");
+    let (status, unknown) = server.send("GET", "/v1/conversations/conv_x", &Value::Null).await;
+    assert_eq!((status, &unknown["error"]["code"]), (404, &json!("ITEM_NOT_FOUND")));
+}
+
+#[tokio::test]
 async fn chats_are_not_stored() {
     let server = Server::start();
     let ask = json!({ "role": "user", "content": r#"@call weather {"city":"Rome"} @echo last_result"# });
