@@ -79,7 +79,7 @@ use tokio::sync::{Mutex, MutexGuard};
 pub use error::refusal;
 pub use routes::{Operation, Route, owns, table};
 
-/// Sessions that may be continued at the same time, at least as long as their ids fall apart.
+/// Locks that sessions share, each by its id: most sessions are continued without waiting for another one.
 const LOCKS: usize = 64;
 
 /// Takes a place for an event stream; the stream holds it. An error if there is none.

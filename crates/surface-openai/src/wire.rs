@@ -27,7 +27,10 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Reads a body.
     pub(crate) fn body(text: &'a str) -> Result<Self, SessionError> {
-        RawJson::bounded(text).map_err(|error| SessionError::invalid("body", error.body().message))?;
+        RawJson::bounded(text).map_err(|error| match error {
+            SessionError::InvalidRequest { message, .. } => SessionError::invalid("body", message),
+            error => error,
+        })?;
         let raw = serde_json::from_str(text).map_err(|error| SessionError::invalid("body", why(&error)))?;
         Self::of(String::new(), raw)
     }

@@ -161,6 +161,14 @@ async fn a_stream_has_every_event_once_and_goes_on_anywhere() {
             events[at + 1..].last().map(|_| &events.last().unwrap()["sequence_number"])
         );
     }
+    // A text counts by its bytes, in whatever pieces it comes: here from behind each of its characters.
+    let begun = numbers[3];
+    for (at, letter) in "Grüße!".char_indices() {
+        let sent = at + letter.len_utf8();
+        let path = format!("/v1/responses/{id}?stream=true&starting_after={}", begun + sent as u64);
+        let (_, rest) = server.text("GET", &path, &[], "").await;
+        assert_eq!(said(&frames(&rest)), "Grüße!"[sent..]);
+    }
     let (_, read) = server.send("GET", &format!("/v1/responses/{id}"), &Value::Null).await;
     assert_eq!(events.last().unwrap()["response"], read);
 }
@@ -194,6 +202,26 @@ async fn a_call_waits_for_its_client_and_is_answered_once() {
     assert_eq!((&read["output"], &read["previous_response_id"]), (&done["output"], &json!(id)));
     let (_, items) = server.send("GET", &format!("{}/input_items", path(&done)), &Value::Null).await;
     assert_eq!(items["data"][0]["output"], "Sunny.");
+}
+
+#[tokio::test]
+async fn all_calls_are_answered_at_once() {
+    let server = Server::start();
+    let input = r#"@call weather {"city":"Rome"} @call weather {"city":"Oslo"} @echo last_result"#;
+    let asked = server.respond(json!({ "model": "scripted", "input": input, "tools": [weather()] })).await;
+    let outputs: Vec<Value> = asked["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "Sunny." }))
+        .collect();
+    assert_eq!(outputs.len(), 2);
+    let answer =
+        |outputs: &[Value]| json!({ "model": "scripted", "previous_response_id": asked["id"], "input": outputs });
+    let refusal = (400, "INVALID_REQUEST".to_owned(), "input".to_owned());
+    assert_eq!(server.refused("/v1/responses", &answer(&outputs[..1])).await, refusal);
+    // Nothing was answered by that.
+    assert_eq!(text_of(&server.respond(answer(&outputs)).await), "last_result: Sunny.");
 }
 
 #[tokio::test]
