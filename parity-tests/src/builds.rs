@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use meerkat_service::Capability;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -35,12 +36,20 @@ pub struct Row {
     pub features: Vec<String>,
     /// The answer of `capabilities`, without version and name.
     pub capabilities: Map<String, Value>,
+    /// Whether its programs are made and driven. The scenarios of one that is not are played over the SDK of the default
+    /// build, by a program that sets no store; so such a row lacks `session-store`, and nothing else.
+    #[serde(default = "driven")]
+    pub driven: bool,
+}
+
+const fn driven() -> bool {
+    true
 }
 
 /// A build.
 #[derive(Debug)]
 pub struct Build {
-    /// Its name: one of A to F, FP.
+    /// Its name: one of A to F, CD, FP.
     pub name: String,
     /// Its row.
     pub row: Row,
@@ -55,6 +64,17 @@ pub fn all() -> Result<Vec<Build>, String> {
     let text = std::fs::read_to_string(&path).map_err(|error| format!("config/builds.toml: {error}"))?;
     let rows: BTreeMap<String, Row> =
         toml_edit::de::from_str(&text).map_err(|error| format!("config/builds.toml: {error}"))?;
+    let is_default_without_store = |row: &Row| {
+        let has = |feature: &str| row.features.iter().any(|name| name == feature);
+        Capability::ALL
+            .into_iter()
+            .all(|capability| has(feature(capability)) == (capability != Capability::SessionStore))
+    };
+    if let Some((name, _)) = rows.iter().find(|(_, row)| !row.driven && !is_default_without_store(row)) {
+        return Err(format!(
+            "config/builds.toml: {name} is not driven, so it must lack session-store and nothing else"
+        ));
+    }
     Ok(rows
         .into_iter()
         .map(|(name, row)| Build { name, row, made: OnceLock::new(), is_told: AtomicBool::new(false) })
@@ -67,11 +87,20 @@ pub fn all_with(default: [&str; BINARIES.len()]) -> Result<Vec<Build>, String> {
     for (made, (_, binary)) in default.iter().zip(BINARIES) {
         keep(Path::new(made), &kept, binary)?;
     }
-    for build in builds.iter().filter(|build| DEFAULT.contains(&build.name.as_str())) {
+    for build in builds.iter().filter(|build| build.is_default()) {
         // Nothing has made it before.
         drop(build.made.set(Ok(kept.clone())));
     }
     Ok(builds)
+}
+
+/// The feature of a capability.
+pub const fn feature(capability: Capability) -> &'static str {
+    match capability {
+        Capability::SessionStore => "session-store",
+        Capability::MemoryStore => "memory-store",
+        Capability::SessionCompaction => "session-compaction",
+    }
 }
 
 /// The program `meerkat` of a nested build. It is made first.
@@ -92,9 +121,14 @@ impl Build {
         THOROUGH.contains(&self.name.as_str())
     }
 
+    /// Whether its programs are those of the default build.
+    fn is_default(&self) -> bool {
+        !self.row.driven || DEFAULT.contains(&self.name.as_str())
+    }
+
     /// The name that the program itself says: that of the build with these capabilities alone.
     pub fn said_name(&self) -> &str {
-        self.name.trim_end_matches('P')
+        if self.is_default() { DEFAULT[0] } else { &self.name }
     }
 
     /// Whether its sessions are in a database.
@@ -123,7 +157,7 @@ impl Build {
     }
 
     fn make(&self) -> Result<PathBuf, String> {
-        if DEFAULT.contains(&self.name.as_str()) {
+        if self.is_default() {
             return Err("it is no nested build: give its programs to builds::all_with".to_owned());
         }
         let outer = target_folder()?;
@@ -237,8 +271,9 @@ mod tests {
         let of_sdk = &with - &BTreeSet::from(["openai".to_owned()]);
         for (package, with) in [("crates/surface-cli", &with), ("parity-tests/sdk-driver", &of_sdk)] {
             let manifest = manifest(&format!("{package}/Cargo.toml"));
-            // Those of other packages pass the same features on.
-            let own = names(&manifest["features"]["default"]).into_iter().filter(|feature| !feature.contains('/'));
+            // Those of other packages pass the same features on. The protocol of editors is in no other build.
+            let own = names(&manifest["features"]["default"]).into_iter();
+            let own = own.filter(|feature| !feature.contains('/') && *feature != "acp");
             assert_eq!(&own.map(str::to_owned).collect::<BTreeSet<_>>(), with, "{package}");
         }
         let (ours, workspace) = (manifest("parity-tests/Cargo.toml"), manifest("Cargo.toml"));

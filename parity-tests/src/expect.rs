@@ -29,10 +29,20 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
 /// The refusal for a capability that is switched off.
 pub fn switched_off(capability: &str) -> Result<Refusal, String> {
     let switch = if capability == "memory-store" { "memory.enabled = false" } else { "store.enabled = false" };
+    because(capability, switch, "configured")
+}
+
+/// The refusal for the store of sessions, which a Rust program has not set.
+pub fn unset() -> Result<Refusal, String> {
+    because("session-store", "AgentBuildConfig has no store; set one with `.store(…)`", "not_set")
+}
+
+/// The refusal for a capability that is absent for another reason than the build.
+fn because(capability: &str, why: &str, reason: &str) -> Result<Refusal, String> {
     let mut refusal = absence(capability)?;
     let built = format!("build without '{capability}'");
-    refusal.message = refusal.message.map(|message| message.replace(&built, switch));
-    refusal.details = serde_json::json!({ "reason": "configured" });
+    refusal.message = refusal.message.map(|message| message.replace(&built, why));
+    refusal.details = serde_json::json!({ "reason": reason });
     Ok(refusal)
 }
 

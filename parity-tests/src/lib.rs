@@ -16,6 +16,7 @@ pub mod drivers;
 
 pub mod builds;
 pub mod plan;
+pub mod specification;
 pub mod tidy;
 
 pub mod measure;

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use crate::{
     builds::Build,
     driver::{Answer, Driver, Pending, Place, member},
-    expect::{Names, absence, switched_off},
+    expect::{Names, absence, switched_off, unset},
     scenario::{Refusal, Restart, Scenario, Step},
 };
 
@@ -205,6 +205,11 @@ impl Run<'_> {
         let mut needs = step.needs.iter().flat_map(|needs| needs.split_whitespace());
         match needs.find(|needs| !self.has(needs)) {
             Some(absent) if self.build.has(absent) => return switched_off(absent).map(Some),
+            // Its programs have it.
+            Some(absent) if !self.build.row.driven => {
+                let is_off = self.switched_off.contains(&absent);
+                return if is_off { switched_off(absent) } else { unset() }.map(Some);
+            }
             Some(absent) => return absence(absent).map(Some),
             None => {}
         }

@@ -258,6 +258,7 @@ class CompactionConfig(TypedDict):
     """Settings of the default compactor."""
 
     auto_compact_threshold: NotRequired[int]
+    enabled: NotRequired[bool]
     mask_tool_results: NotRequired[bool]
     max_request_bytes: NotRequired[int]
     max_summary_tokens: NotRequired[int]
@@ -1555,6 +1556,7 @@ class CapabilitiesView(TypedDict):
     build: str
     keeps_rules: bool
     memory_store: bool
+    not_set: NotRequired[list[str]]
     session_compaction: bool
     session_store: bool
     version: str

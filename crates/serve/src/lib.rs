@@ -24,6 +24,7 @@
 //! owner, [`stdio`] the two surfaces without a listener. This is the only place that composes surfaces; it decides
 //! nothing about sessions, reads no configuration and prints nothing.
 
+mod acp;
 mod console;
 mod front;
 mod guard;

@@ -1,5 +1,5 @@
-//! JSON-RPC and the Model Context Protocol on standard input and output, for the client that started the process, which
-//! needs no token.
+//! JSON-RPC, the Model Context Protocol and the Agent Client Protocol on standard input and output, for the client that
+//! started the process, which needs no token.
 
 use std::{io, sync::Arc};
 
@@ -7,6 +7,7 @@ use meerkat_service::SessionService;
 use meerkat_surface_rpc::RpcOptions;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::acp::{AcpOptions, acp};
 pub use meerkat_surface_mcp::serve_stdio as mcp;
 
 /// Speaks JSON-RPC until the input ends or `stop` is cancelled.

@@ -17,7 +17,7 @@ use crate::{
     ids::{Seq, SessionId},
     service::SessionSummary,
     store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
-    upkeep::pruning::Schedule,
+    upkeep::journal_compaction::Schedule,
 };
 
 /// Newest events of a deleted session to keep for followers that have not read them yet.
@@ -167,7 +167,7 @@ impl Observer for Derived {
     }
 
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
-        if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
+        if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored()) {
             memory.catch_up().await;
         }
         if let Some(live) = live {
@@ -192,7 +192,7 @@ impl Observer for Derived {
         if forgotten.is_ok() {
             self.unlist(session_id).await?;
         }
-        if !ports.is_stored {
+        if !ports.is_stored() {
             // The session left memory and was not deleted: readers keep what they have of it.
             return Ok(());
         }

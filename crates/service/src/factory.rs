@@ -10,7 +10,7 @@ use meerkat_words::calls::CLIENT_TIMEOUT_MS_MAX;
 use crate::{
     SessionError,
     agent::Ports,
-    capability::{Capabilities, Capability},
+    capability::{Absence, Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     consumers::{
@@ -19,13 +19,14 @@ use crate::{
     engine::{Derived, Engine},
     memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
-    options::{EmbedderChoice, EngineOptions, MemoryConfig},
+    options::{EmbedderChoice, EngineOptions, GRAPH_FROM_MIN, MemoryConfig},
     redact::Secrets,
     runtime::{
-        Sessions,
         pin_fact::{PinFact, PinsInWorkspaces},
         read_blob::ReadBlob,
         recall::Recall,
+        services::Serving,
+        sessions::Sessions,
         validate,
     },
     service::{CreateSession, Prompt, SessionCreated, SessionService, StartTurn, TurnResult},
@@ -198,6 +199,11 @@ impl AgentBuildConfig {
     /// # Errors
     /// If a tool is not allowed, or the data directory cannot be opened.
     pub fn build(self) -> Result<Agent, SessionError> {
+        Ok(Agent { service: self.serving()?.into_service() })
+    }
+
+    /// Builds the service, and says which of the two it is.
+    fn serving(self) -> Result<Serving, SessionError> {
         let mut capabilities = Capabilities::compiled();
         let store_dir = self.store.clone().filter(|_| self.stores.is_none() && self.is_store_enabled != Some(false));
         let data_dir = store_dir.clone();
@@ -211,12 +217,14 @@ impl AgentBuildConfig {
             (_, None, Some(data_dir)) => Some(open_stores(&data_dir)?),
         };
         if stores.is_none() {
-            capabilities = capabilities.without_store();
+            let is_off = self.is_store_enabled == Some(false);
+            capabilities = capabilities.without_store(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let world = self.world.unwrap_or_else(World::system);
         let memory = self.memory.filter(|_| self.options.memory.enabled);
         if memory.is_none() {
-            capabilities = capabilities.without_memory();
+            let is_off = !self.options.memory.enabled;
+            capabilities = capabilities.without_memory(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let memory = memory.filter(|_| capabilities.require(Capability::MemoryStore).is_ok());
         let (memory, owner) = match memory {
@@ -231,6 +239,10 @@ impl AgentBuildConfig {
         if self.options.memory.scope_label.is_empty() {
             let (key, message) = ("memory.scope_label".to_owned(), "it is empty; name a label".to_owned());
             return Err(SessionError::ConfigInvalid { key, message });
+        }
+        if self.options.memory.graph_from < GRAPH_FROM_MIN {
+            let message = format!("write a number of vectors from {GRAPH_FROM_MIN} on; a graph of fewer is of no use");
+            return Err(SessionError::ConfigInvalid { key: "memory.graph_from".to_owned(), message });
         }
         if !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&self.options.tools.client_timeout_ms) {
             let message = format!("write milliseconds from 1 to {CLIENT_TIMEOUT_MS_MAX}, which is 30 days");
@@ -297,7 +309,6 @@ impl AgentBuildConfig {
             events,
             blobs,
             snapshots,
-            is_stored,
             observer: derived.clone(),
             capabilities,
             held,
@@ -308,10 +319,10 @@ impl AgentBuildConfig {
             rule_keeper: self.rule_keeper,
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
-        let service = Sessions::new(engine);
-        pin_fact.serve(&service);
-        recall.iter().for_each(|recall| recall.serve(&service));
-        Ok(Agent { service: Arc::new(service) })
+        let sessions = Sessions::new(engine);
+        pin_fact.serve(&sessions);
+        recall.iter().for_each(|recall| recall.serve(&sessions));
+        Serving::of(sessions)
     }
 }
 
@@ -333,11 +344,13 @@ fn open(
         (None, EmbedderChoice::Endpoint) => {
             Some(recall::endpoint_embedder(&config.endpoint, options.endpoint.clone(), world.clone())?)
         }
+        (None, EmbedderChoice::Builtin) => recall::builtin_embedder(),
         (None, EmbedderChoice::Local) => Some(recall::local_embedder(&config.local)?),
-        (embedder, EmbedderChoice::Builtin | EmbedderChoice::Endpoint | EmbedderChoice::Local) => embedder,
+        (embedder, _) => embedder,
     };
     // Without a journal that outlives the process, memory itself records what it takes in.
-    let options = MemoryOptions { embedder, records_intake: !is_stored && data_dir.is_some(), ..options };
+    let records_intake = !is_stored && data_dir.is_some();
+    let options = MemoryOptions { embedder, graph_from: config.graph_from, records_intake, ..options };
     Ok((Some(open_memory(data_dir.as_deref(), options)?), owner))
 }
 
@@ -368,5 +381,29 @@ impl Agent {
     /// As `start_turn` of the service.
     pub async fn turn(&self, session: &SessionCreated, prompt: impl Into<Prompt>) -> Result<TurnResult, SessionError> {
         self.service.start_turn(StartTurn::new(session.session_id, prompt)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_without_a_store_are_served_in_memory() {
+        let folder = meerkat_testkit::folder();
+        let off = AgentBuildConfig::new().store(folder.path().join("data")).ephemeral();
+        for config in [AgentBuildConfig::new(), off] {
+            assert!(matches!(config.serving().unwrap(), Serving::Ephemeral(_)));
+        }
+    }
+
+    #[tokio::test]
+    async fn stored_sessions_have_the_service_of_stored_ones() {
+        let folder = meerkat_testkit::folder();
+        let (mine, own) = (folder.path().join("mine"), folder.path().join("own"));
+        let stores = open_stores(&own).unwrap();
+        for config in [AgentBuildConfig::new().store(mine), AgentBuildConfig::new().stores(stores)] {
+            assert!(matches!(config.serving().unwrap(), Serving::Persistent(_)));
+        }
     }
 }

@@ -63,7 +63,7 @@ pub use meerkat_words::{
     Operation, SessionError, clock, cost, given, operation, operations, options, output, redact, request_of,
 };
 
-pub use capability::{Capabilities, CapabilitiesView, Capability};
+pub use capability::{Absence, Capabilities, CapabilitiesView, Capability};
 pub use factory::{Agent, AgentBuildConfig};
 pub use ids::{Seq, SessionId, TurnNumber};
 pub use service::SessionService;

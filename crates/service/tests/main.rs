@@ -1,7 +1,7 @@
 //! The engine through the front door of its SDK.
 //!
 //! Programs of their own are `counts.rs` and `bundle_memory.rs`, which count what the whole program allocates, each with an
-//! allocator that sees it, and `local_embeddings.rs`, whose feature no other test has.
+//! allocator that sees it.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use meerkat_service::{
     Session, SessionId,
-    store::{EventStore, SessionFilter, SessionMeta, SessionStore, SessionStoreError, load},
+    store::{EventStore, SessionFilter, SessionMeta, SessionStore, SessionStoreError, append_only_save_guard, load},
 };
 use tokio_postgres::types::Type;
 
@@ -36,10 +36,10 @@ impl PostgresSnapshots {
 #[async_trait]
 impl SessionStore for PostgresSnapshots {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
-        let (id, bytes) = (session.id, load::encode(session)?);
-        if let Some(stored) = self.stored(&id).await? {
-            load::guard(session, &stored)?;
-        }
+        let id = session.id;
+        let previous = load::previous(id, self.stored(&id).await?.as_deref())?;
+        append_only_save_guard(session, previous.as_ref())?;
+        let bytes = load::encode(session)?;
         let sql = "INSERT INTO meerkat.snapshots (session, data) VALUES ($1, $2) \
             ON CONFLICT (session) DO UPDATE SET data = excluded.data";
         let saved = self.store.db.execute(sql, &[(id.as_uuid(), Type::UUID), (&bytes, Type::BYTEA)]).await;

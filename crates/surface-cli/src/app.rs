@@ -77,6 +77,9 @@ impl Streams {
     }
 }
 
+/// Decides which folder of a client may be a workspace.
+pub(crate) type Workspaces = Arc<dyn Fn(&Path) -> Result<Option<String>, SessionError> + Send + Sync>;
+
 /// State that commands share.
 pub(crate) struct App {
     pub(crate) service: Arc<dyn SessionService>,
@@ -96,7 +99,7 @@ pub(crate) struct App {
     /// Folder that relative paths begin at.
     pub(crate) dir: PathBuf,
     /// Folders that decide what may be a workspace.
-    kept: Kept,
+    kept: Arc<Kept>,
     /// Returns true if the user trusts a file of rules.
     trusts_rules: Trusts,
     /// Cancelled when the command must end and its turns have ended.
@@ -166,7 +169,7 @@ impl App {
             user_file: Config::user_file(env),
             is_attached,
             dir: env.dir.clone(),
-            kept,
+            kept: Arc::new(kept),
             servers,
             trusts_rules,
             closing: CancellationToken::new(),
@@ -299,6 +302,15 @@ impl App {
                 Ok(None)
             }
         }
+    }
+
+    /// Returns what decides of a client's folder if it may be a workspace; `None` if sessions have none.
+    pub(crate) fn workspaces(&self) -> Workspaces {
+        let (kept, access) = (self.kept.clone(), self.config.values.tools.access);
+        Arc::new(move |folder| match access {
+            Access::Off => Ok(None),
+            _ => kept.check(folder).map(|folder| Some(folder.to_string_lossy().into_owned())),
+        })
     }
 
     /// Prints a note if the model does not get the rules of a workspace.

@@ -29,6 +29,7 @@ use crate::{
     },
     attach::{self, Named},
     commands::{
+        ask::require_for,
         call::{self, Call},
         compact::until,
         files::Plan,
@@ -229,6 +230,7 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
             (session_id, json!({ "session_id": session_id }).to_string().into_bytes())
         }
         None => {
+            require_for(app, Operation::CreateSession, &args.turn)?;
             let created = create(app, &args.create, &args.turn).await?;
             (created.session_id, encode(&created)?)
         }

@@ -29,7 +29,7 @@ use figment::{
 use meerkat_client::{Defaults, Setting};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
-    Capabilities, Capability, SessionError,
+    Absence, Capabilities, Capability, SessionError,
     compaction::CompactionConfig,
     memory::{EndpointAccess, MemoryOptions},
     model::{
@@ -341,8 +341,8 @@ impl Config {
     /// Returns the build's capabilities that this configuration leaves on.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();
-        let built = if self.values.store.enabled { built } else { built.without_store() };
-        let built = if self.values.memory.enabled { built } else { built.without_memory() };
+        let built = if self.values.store.enabled { built } else { built.without_store(Absence::SwitchedOff) };
+        let built = if self.values.memory.enabled { built } else { built.without_memory(Absence::SwitchedOff) };
         built.with_kept_rules(self.values.tools.remember)
     }
 
@@ -376,8 +376,11 @@ impl Config {
         (is_built || self.asks_for_compaction()).then_some(self.values.compaction)
     }
 
-    /// Returns true if any layer but the built-in one sets up compaction.
-    fn asks_for_compaction(&self) -> bool {
+    /// Returns true if any layer but the built-in one sets up compaction, and none switches it off.
+    pub(crate) fn asks_for_compaction(&self) -> bool {
+        if !self.values.compaction.enabled {
+            return false;
+        }
         let value = self.figment.find_value("compaction").ok();
         let keys = value.iter().filter_map(Value::as_dict).flat_map(Dict::values);
         keys.map(|key| origin(self.figment.get_metadata(key.tag()))).any(|origin| origin != BUILT_IN_ORIGIN)

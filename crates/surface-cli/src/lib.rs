@@ -174,7 +174,7 @@ fn on_runtime(
     env: &Environment,
     streams: Streams,
 ) -> Result<u8, CliError> {
-    let is_server = matches!(command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
+    let is_server = matches!(command, Command::Serve(_) | Command::Rpc | Command::Acp | Command::Mcp(_));
     config.is_server = is_server;
     let telemetry = Telemetry::begin(out, config.values.log.level, env, is_server)?;
     // A command needs one thread, and another to answer attached commands; a server uses all cores. Each thread logs as
@@ -197,7 +197,7 @@ fn on_runtime(
         // A server has drained when it returns; sessions in memory end with the process.
         let drain_ms = match &command {
             Command::Serve(_) => None,
-            Command::Rpc | Command::Mcp(_) => Some(configured_ms),
+            Command::Rpc | Command::Acp | Command::Mcp(_) => Some(configured_ms),
             // A turn that was decided about, or answered, goes on here, unless another process owns it.
             Command::Sessions {
                 command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } | SessionCommand::Answer { .. },
@@ -236,6 +236,7 @@ async fn perform(app: &App, env: &Environment, command: Command, streams: Stream
         Command::Resume(args) => commands::run::resume(app, streams, args).await,
         Command::Chat(args) => chat::chat(app, streams, &args).await,
         Command::Rpc => serve::rpc(app).await,
+        Command::Acp => serve::acp(app, env).await,
         Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,

@@ -1,9 +1,9 @@
-//! `serve`, `rpc` and `mcp`: servers made from flags and configuration, and the line that says where they listen.
+//! `serve`, `rpc`, `mcp` and `acp`: servers made from flags and configuration, and the line that says where they listen.
 
 use std::{sync::Arc, time::Duration};
 
 use meerkat_errors::ErrorBody;
-use meerkat_serve::{Limits, Offer, OpenAi, ServeError, ServeOptions, Server, Toolset, stdio};
+use meerkat_serve::{Limits, Offer, OpenAi, ServeError, ServeOptions, Server, Toolset, stdio, stdio::AcpOptions};
 use meerkat_service::{AgentBuildConfig, SessionError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -139,6 +139,17 @@ pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
 pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
     let offer = offer(args.tools.unwrap_or(Tools::Core), args.approve);
     stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone()).await?;
+    Ok(0)
+}
+
+/// Speaks the Agent Client Protocol on standard input and output.
+pub(crate) async fn acp(app: &App, env: &Environment) -> Result<u8, CliError> {
+    let options = AcpOptions {
+        message_bytes: message_bytes(app),
+        workspaces: app.workspaces(),
+        search_path: env.variable("PATH"),
+    };
+    stdio::acp(app.service.clone(), options, app.closing.clone()).await?;
     Ok(0)
 }
 

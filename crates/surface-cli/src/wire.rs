@@ -38,11 +38,12 @@ pub(crate) struct SeenEvent {
 /// Operation and its parameters; `session_id` may still be a short name.
 pub(crate) type Request = (Operation, Value);
 
-/// Returns the compaction that flags ask for, if any: the others are as configured.
+/// Returns the compaction that flags ask for, if any: the other settings are as configured.
 fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<CompactionConfig> {
     let CompactFlags { compact_threshold, compact_keep_turns, compact_summary_tokens, compact_guard_turns } = *flags;
     let keep_turns = compact_keep_turns.map(|turns| usize::try_from(turns).unwrap_or(usize::MAX));
     let asked = CompactionConfig {
+        enabled: true,
         auto_compact_threshold: compact_threshold.unwrap_or(configured.auto_compact_threshold),
         recent_turn_budget: keep_turns.unwrap_or(configured.recent_turn_budget),
         max_summary_tokens: compact_summary_tokens.unwrap_or(configured.max_summary_tokens),
@@ -272,6 +273,7 @@ pub(crate) fn tools(session: Option<&str>, with_workspace: bool) -> Request {
 mod tests {
     use clap::CommandFactory as _;
 
+    use super::{CompactFlags, CompactionConfig, compaction};
     use crate::args::{Cli, chat};
 
     /// The trials call every operation.
@@ -279,5 +281,15 @@ mod tests {
     fn the_definitions_are_sound() {
         Cli::command().debug_assert();
         chat::definition().debug_assert();
+    }
+
+    /// Who asks for a compaction gets one, whatever the configuration says of sessions that do not ask.
+    #[test]
+    fn flags_of_a_compaction_switch_it_on() {
+        let configured = CompactionConfig { enabled: false, recent_turn_budget: 7, ..CompactionConfig::default() };
+        assert_eq!(compaction(&CompactFlags::default(), configured), None);
+        let flags = CompactFlags { compact_threshold: Some(9), ..CompactFlags::default() };
+        let expected = CompactionConfig { enabled: true, auto_compact_threshold: 9, ..configured };
+        assert_eq!(compaction(&flags, configured), Some(expected));
     }
 }

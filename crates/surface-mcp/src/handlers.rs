@@ -1,5 +1,7 @@
 //! Requests of the protocol, each answered by one call of the service.
 
+use std::future::ready;
+
 use ::http::request::Parts;
 use bytes::Bytes;
 use meerkat_service::{
@@ -132,6 +134,12 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.offer.operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        if let Err(absent) = self.service.capabilities().admit(operation) {
+            let params = wire::params(request.arguments);
+            let refused = ready(Err(absent));
+            let answer = service_wire::in_span::<CallToolResponse>("mcp", operation, &params, refused).await;
+            return Ok(answer.unwrap_or_else(|absent| error::refused(&absent).into()));
+        }
         let rounds = Rounds::of(&self.state_key, &mut request, &context)?;
         let is_allowing = request.arguments.as_ref().is_some_and(|arguments| arguments.contains_key("allow"));
         let params = wire::params(request.arguments);

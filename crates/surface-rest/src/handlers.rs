@@ -1,7 +1,7 @@
 //! One handler for every operation: take the request apart, call the service once, send its answer. And the handlers of the
 //! other paths: health, readiness, metrics, the description, and unknown ones.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{future::ready, panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     body::Body,
@@ -15,7 +15,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
     service::{OneSession, ReadBlob, ResumeParams, ResumeTurn, StartTurn},
-    wire::{create_session, decode_params, decode_turn, encode, span_of, within},
+    wire::{create_session, decode_params, decode_turn, encode, in_span, span_of, within},
 };
 
 use crate::{
@@ -53,6 +53,9 @@ async fn perform(
     asked: Result<RequestHead, SessionError>,
     body: Body,
 ) -> Result<Response, SessionError> {
+    if let Err(absent) = app.service.capabilities().admit(route.operation) {
+        return in_span("rest", route.operation, "{}", ready(Err(absent))).await;
+    }
     let (body, upload) = if let Some(limit) = route.stream_bytes_max(app.options.bundle_bytes_max) {
         wire::check_announced(&body, limit)?;
         (Bytes::new(), body)

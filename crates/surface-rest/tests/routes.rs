@@ -18,7 +18,7 @@ async fn every_response_has_its_headers_and_what_no_handler_sees_has_the_same_bo
     assert_eq!(unknown.json()["details"], json!({ "operation": "nosuch" }));
     assert_eq!(unknown.refusal(), (404, "UNKNOWN_OPERATION".to_owned(), String::new()));
     assert_eq!(server.send("GET /v1/sessions//queue", "").await.refusal(), refused("session_id"));
-    assert_eq!(server.send("GET /v1/sessions/", "").await.refusal(), refused("path"));
+    assert_eq!(Server::stored().send("GET /v1/sessions/", "").await.refusal(), refused("path"));
     let wrong = server.send("PUT /v1/sessions", "{}").await;
     assert_eq!((wrong.refusal().1.as_str(), wrong.header("allow")), ("METHOD_NOT_ALLOWED", "POST,GET,HEAD"));
     assert_eq!((wrong.status, wrong.header("content-type")), (405, "application/json"));
@@ -40,7 +40,7 @@ async fn every_response_has_its_headers_and_what_no_handler_sees_has_the_same_bo
 /// A body that has an unknown field is told the known ones; so is a query.
 #[tokio::test]
 async fn a_query_parameter_that_is_not_known_is_refused_with_those_that_are() {
-    let server = Server::start();
+    let server = Server::stored();
     for (path, known) in [
         ("sessions?q=x", "allowed: created_after, updated_after, labels, archived, cursor, limit"),
         ("capabilities?q=x", "none is allowed"),
@@ -96,7 +96,7 @@ fn refused(field: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
-    let server = Server::start();
+    let server = Server::stored();
     let id = "01900000-0000-7000-8000-000000000001";
     let turns = format!("POST /v1/sessions/{id}/turns");
     let events = format!("GET /v1/sessions/{id}/events");

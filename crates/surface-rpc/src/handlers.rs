@@ -1,6 +1,7 @@
 //! Performs the requests of operations, on every transport.
 
 use std::{
+    future::ready,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -155,7 +156,12 @@ impl Rpc {
         search_path: Option<String>,
         rooms: Option<Rooms>,
     ) -> Result<Vec<u8>, SessionError> {
-        wire::by_name(&params)?;
+        // A command reads the answers of its turns without a store too.
+        let is_for_all = operation == Operation::Blob && self.options.is_for_commands;
+        let admitted = if is_for_all { Ok(()) } else { self.service.capabilities().admit(operation) };
+        if let Err(refusal) = admitted.and_then(|()| wire::by_name(&params)) {
+            return in_span("rpc", operation, &params, ready(Err(refusal))).await;
+        }
         if operation.effect() == OperationEffect::Reads {
             let read = async {
                 let Some(rooms) = rooms else { return self.call(operation, &params).await };
@@ -189,7 +195,6 @@ impl Rpc {
 
     async fn call(&self, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
         match operation {
-            // A command reads the answers of its turns without a store too.
             Operation::Blob if self.options.is_for_commands => {
                 encode(&self.service.answer_blob(decode_params(params)?).await?)
             }

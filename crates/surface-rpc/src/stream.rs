@@ -10,7 +10,7 @@ use jsonrpsee::{
     types::{Extensions, Params},
 };
 use meerkat_service::{
-    ErrorBody, Seq, SessionError, SessionId, SessionService,
+    ErrorBody, Operation, Seq, SessionError, SessionId, SessionService,
     follow::Follower,
     service::{ChangePage, FollowSessions, ReadEvents},
     wire::{decode_params, encode},
@@ -51,6 +51,7 @@ impl Source {
 
     /// Begins to follow the list. A wrong cursor is refused here.
     async fn of_list(rpc: &Rpc, params: Params<'static>) -> Result<Self, SessionError> {
+        rpc.service.capabilities().admit(Operation::Changes)?;
         let wire::ListSubscribe { cursor } = decode_params(wire::by_name(params.as_str().unwrap_or_default())?)?;
         let page = rpc.service.changes(FollowSessions { cursor, ..FollowSessions::default() }).await?;
         Ok(Self::List(rpc.service.clone(), Box::new(Some(page)), None))

@@ -73,6 +73,9 @@ struct Model {
 struct Store {
     #[serde(default = "yes")]
     enabled: bool,
+    /// Whether the configuration is given a store at all. Memory is in the directory in any case.
+    #[serde(default = "yes")]
+    is_set: bool,
     data_dir: PathBuf,
     /// The database in place of the directory.
     database: Option<Database>,
@@ -131,7 +134,7 @@ async fn build() -> Result<Agent, Failure> {
     config = config.memory(store.enabled.then(|| store.data_dir.clone()), MemoryOptions::default());
     if !store.enabled {
         config = config.ephemeral();
-    } else if Capabilities::compiled().require(Capability::SessionStore).is_ok() {
+    } else if store.is_set && Capabilities::compiled().require(Capability::SessionStore).is_ok() {
         config = match &store.database {
             Some(database) => database.open(&store.data_dir, config).await?,
             None => config.store(store.data_dir),

@@ -22,7 +22,7 @@ use crate::{
     driver::{Driver, Pending, Place, open},
 };
 
-pub use self::process::{meerkat_for_people, output};
+pub use self::process::{meerkat_for_people, output, output_of_open};
 
 /// Makes a driver at a place.
 pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;

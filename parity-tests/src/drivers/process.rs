@@ -156,7 +156,17 @@ fn patiently<T>(id: u32, wait: impl FnOnce() -> T) -> T {
 
 /// The output of a command, which reads nothing.
 pub fn output(command: &mut Command) -> Result<Output, String> {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    output_with(command, Stdio::null())
+}
+
+/// The output of a command that would wait for ever if it read its standard input.
+pub fn output_of_open(command: &mut Command) -> Result<Output, String> {
+    let (reader, _writer) = std::io::pipe().map_err(|error| error.to_string())?;
+    output_with(command, reader.into())
+}
+
+fn output_with(command: &mut Command, stdin: Stdio) -> Result<Output, String> {
+    let child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.map_err(|error| format!("{} could not be started: {error}", command.get_program().display()))?;
     let output = patiently(child.id(), || child.wait_with_output()).map_err(|error| error.to_string())?;
     match output.status.code() {

@@ -3,9 +3,10 @@
 use libtest_mimic::Trial;
 use meerkat_parity_tests::{
     Driver, Lines, Pending, Place,
-    builds::Build,
-    drivers::{Make, SURFACES, TRANSPORTS},
-    expect::UNKNOWN_SESSION,
+    builds::{Build, feature},
+    contract::contract,
+    drivers::{Make, SURFACES, TRANSPORTS, meerkat_for_people, output_of_open},
+    expect::{UNKNOWN_SESSION, absence},
     run::{POLL_MS, patient, trial},
     scenario::Scenario,
 };
@@ -24,11 +25,15 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
     if !build.is_thorough() {
         return trials;
     }
+    if !build.has("session-store") {
+        let name = format!("{}::cli::capability-first", build.name);
+        trials.push(Trial::test(name, move || Ok(capability_first(build)?)));
+    }
     for (surface, make) in SURFACES {
         let name = format!("{}::{surface}::one-byte-is-changed", build.name);
         trials.push(Trial::test(name.clone(), move || Ok(one_byte_is_changed(&name, scenarios, build, make)?)));
         let name = format!("{}::{surface}::naughty-ids", build.name);
-        trials.push(Trial::test(name, move || Ok(in_place(build, make, |driver| naughty(surface, driver))?)));
+        trials.push(Trial::test(name, move || Ok(in_place(build, make, |driver| naughty(surface, build, driver))?)));
     }
     for (transport, make) in
         SURFACES.into_iter().chain(TRANSPORTS).filter(|(name, _)| ["mcp", "mcp-stdio"].contains(name))
@@ -37,6 +42,60 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
         trials.push(Trial::test(name, move || Ok(in_place(build, make, turn_is_taken_back)?)));
     }
     trials
+}
+
+/// Commands with names, files and standard input that are wrong, of what the build with nothing lacks.
+const WRONG: [(&str, &str); 3] = [
+    (
+        "session-store",
+        "resume foo x|resume foo -|resume foo -i no.png x|resume foo --output-schema no.json x|resume foo --compact-keep-turns 2 x|\
+         sessions show foo|sessions history foo --all|sessions title foo x|sessions archive foo|sessions unarchive foo|\
+         sessions delete foo|sessions delete foo --yes|sessions fork foo|sessions files foo|\
+         sessions restore-files foo --turn 0|sessions export foo -o no/such|sessions export -o x.tar|\
+         sessions import no.tar|sessions create --history no.json|sessions list --limit 0|call session/read|\
+         call session/read -|call session/import @no.json|call store/diagnose misspelt=x|\
+         run --session last -|run --session last --output-schema no.json x|run --session abcdef --output-schema - x|\
+         store copy no/such x|store nodes",
+    ),
+    (
+        "memory-store",
+        "memory search x --since soon|memory forget|memory forget --session foo|memory reindex|call memory/search @no.json",
+    ),
+    (
+        "session-compaction",
+        "compact foo|compact foo --preview|compact foo --undo 1|run --compact-threshold 5 -|\
+         chat --compact-threshold 5 --history no.json|\
+         run --session foo --compact-keep-turns 2 -i no.png x|call session/compact @no.json",
+    ),
+];
+
+/// A setting of compaction refuses these, though they have no flag of it.
+const CONFIGURED: &str = "run -|run --output-schema no.json x|run --history no.json x|chat --history no.json";
+
+/// The command line says the very text of the missing capability, and looks at nothing else.
+fn capability_first(build: &Build) -> Result<(), String> {
+    let folder = folder();
+    let (binaries, folder) = (build.binaries()?, folder.path().to_owned());
+    let place = Place { binaries, folder, config: Map::new(), is_plain: false, database: None };
+    let configured = [("session-compaction", CONFIGURED)];
+    for (capability, lines) in WRONG.into_iter().chain(configured) {
+        let due = absence(capability)?;
+        let (message, code) =
+            (due.message.unwrap_or_default(), contract().errors.get(&due.code).map(|numbers| i32::from(numbers.exit)));
+        for line in lines.split('|').map(str::trim) {
+            let mut command = meerkat_for_people(&place);
+            if lines == CONFIGURED {
+                command.env("MEERKAT_COMPACTION__RECENT_TURN_BUDGET", "2");
+            }
+            // Nothing comes, and no end: a command that reads it is ended when patience is.
+            let said = output_of_open(command.args(line.split_whitespace()))?;
+            let error = String::from_utf8_lossy(&said.stderr);
+            if error.lines().next() != Some(&format!("error: {message}")) || said.status.code() != code {
+                return Err(format!("`meerkat {line}` ends with {:?} and says {error}", said.status.code()));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
@@ -89,12 +148,14 @@ fn one_byte_is_changed(name: &str, scenarios: &[Scenario], build: &Build, make: 
     if names_all && shows_both { Ok(()) } else { Err(format!("the failure does not say where it is: {why}")) }
 }
 
-/// A text that is no session's id is refused by every operation.
-fn naughty(surface: &str, driver: &mut dyn Driver) -> Result<(), String> {
+/// A text that is no session's id is refused by every operation that the build has.
+fn naughty(surface: &str, build: &Build, driver: &mut dyn Driver) -> Result<(), String> {
+    let is_here = |operation: &&Operation| operation.needs().is_none_or(|needed| build.has(feature(needed)));
     let needs_only_a_session = |operation: &&Operation| {
         request_schema(**operation).get("required").is_some_and(|required| *required == json!(["session_id"]))
     };
-    let operations = Operation::ALL.iter().filter(needs_only_a_session).map(|operation| operation.name());
+    let operations =
+        Operation::ALL.iter().filter(needs_only_a_session).filter(is_here).map(|operation| operation.name());
     let operations: Vec<&str> = operations.filter(|operation| driver.passes_over(operation).is_none()).collect();
     let mut ask = |operation: &str, id: &str| {
         let params = Map::from_iter([("session_id".to_owned(), id.into())]);

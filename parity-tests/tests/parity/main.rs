@@ -23,13 +23,13 @@ use meerkat_parity_tests::{
     builds::{self, Build, THOROUGH},
     contract::contract,
     drivers::{MIXED, SURFACES, TRANSPORTS, TWO_NODES},
-    plan::{Cell, OverDatabase, Plan},
+    plan::{self, Cell, OverDatabase, Plan},
     run::{Maker, trial},
     scenario::{self, Scenario, Step},
 };
 use meerkat_store_postgres::PostgresOptions;
 use meerkat_testkit::campaigns::Part;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The scenario of a build's capabilities, and its operation.
 const CAPABILITIES: &str = "capabilities";
@@ -40,26 +40,29 @@ static PASSED_OVER: AtomicUsize = AtomicUsize::new(0);
 /// Trials over a database that could not run, because this machine has none.
 static WITHOUT_DATABASE: AtomicUsize = AtomicUsize::new(0);
 
-/// Trials that cannot be scenarios: in each thorough build two on each surface and two of the Model Context Protocol, and
-/// in the whole build one on each surface as people start it.
-const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len();
+/// Trials that cannot be scenarios: in each thorough build two on each surface and two of the Model Context Protocol, in
+/// the whole build one on each surface as people start it, and in the build with nothing one of the command line.
+const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len() + 1;
 
 fn main() -> Result<ExitCode, String> {
     let arguments = Arguments::from_args();
     let default = [env!("CARGO_BIN_EXE_parity-meerkat"), env!("CARGO_BIN_EXE_parity-sdk-driver")];
     let builds: &'static [Build] = builds::all_with(default)?.leak();
     let scenarios: &'static [Scenario] = scenario::all()?.leak();
-    let (over_database, over_files): (Vec<&Build>, Vec<&Build>) = builds.iter().partition(|build| build.has_database());
+    let (undriven, driven): (Vec<&Build>, Vec<&Build>) = builds.iter().partition(|build| !build.row.driven);
+    let (over_database, over_files): (Vec<&Build>, Vec<&Build>) =
+        driven.into_iter().partition(|build| build.has_database());
     // Surfaces share concurrent turns and what outlives a process.
     let is_shared = |step: &Step| step.is_concurrent() || step.restart.is_some();
     let mixable = scenarios.iter().filter(|scenario| scenario.steps.iter().any(is_shared));
     let names: Vec<&str> = [CAPABILITIES].into_iter().chain(scenarios.iter().map(|it| it.name.as_str())).collect();
-    let plan = Plan::of(
+    let mut plan = Plan::of(
         &over_files.iter().map(|build| build.name.as_str()).collect::<Vec<_>>(),
         &names,
         &mixable.map(|scenario| scenario.name.as_str()).collect::<Vec<_>>(),
         Part::Parity.is_whole(),
     );
+    plan.surfaces.extend(undriven.iter().flat_map(|build| plan::undriven(&build.name, &names)));
     let mut trials = Vec::new();
     for cell in [&plan.surfaces, &plan.transports, &plan.mixed].into_iter().flatten() {
         trials.push(in_files(cell, builds, scenarios)?);
@@ -101,7 +104,7 @@ fn main() -> Result<ExitCode, String> {
          the surface has no such operation: {}",
         names.len(),
         SURFACES.len(),
-        over_files.len(),
+        over_files.len() + undriven.len(),
         TRANSPORTS.len(),
         PASSED_OVER.load(Ordering::Relaxed),
     );
@@ -114,7 +117,10 @@ fn in_files(cell: &Cell, builds: &'static [Build], scenarios: &[Scenario]) -> Re
     let build = builds.iter().find(|build| build.name == cell.build).ok_or("a build is unknown")?;
     let drivers = SURFACES.into_iter().chain(TRANSPORTS).chain(MIXED);
     let (_, make) = drivers.clone().find(|(name, _)| *name == cell.surface).ok_or("a surface is unknown")?;
-    let (surface, scenario) = (cell.surface, named(&cell.scenario, build, scenarios)?);
+    let (surface, mut scenario) = (cell.surface, named(&cell.scenario, build, scenarios)?);
+    if !build.row.driven {
+        scenario.config.entry("store").or_insert_with(|| json!({}))["is_set"] = false.into();
+    }
     let name = cell.name();
     Ok(Trial::test(name.clone(), move || Ok(held(&name, surface, &scenario, build, &make)?)))
 }
@@ -176,6 +182,9 @@ fn capabilities(build: &Build) -> Scenario {
     expected.insert("build".to_owned(), build.said_name().into());
     // That is a setting, and no trial sets it.
     expected.insert("keeps_rules".to_owned(), false.into());
+    if !build.row.driven {
+        expected.insert("not_set".to_owned(), json!(["session_store"]));
+    }
     let step = Step { operation: Some(CAPABILITIES.to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: CAPABILITIES.to_owned(), config: Map::new(), steps: vec![step] }
 }

@@ -7,10 +7,10 @@ use std::{fmt::Write as _, fs};
 
 use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::{
-    builds::{self, workspace},
+    builds::{self, feature, workspace},
     expect::{ABSENCES, absence},
 };
-use meerkat_service::{Capability, Operation};
+use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
 
 const INTRODUCTION: &str = "\
@@ -28,18 +28,12 @@ meerkat capabilities                            # says which build this program 
 ```
 
 Every operation exists in every build, with the same fields. If its capability is missing, the operation is refused with the
-capability's code before anything else in the request is checked. Only a server's token, host and size checks come earlier.
+capability's code before anything else in the request is checked. Only what a server checks of every request comes earlier:
+its token, its host, and the sizes of its head and of a message. Compaction that a turn or a new session asks for is
+checked when the request is decoded; the command line checks its flags for that, too, before it reads files or standard
+input.
 
 ";
-
-/// The feature of a capability.
-const fn feature(capability: Capability) -> &'static str {
-    match capability {
-        Capability::SessionStore => "session-store",
-        Capability::MemoryStore => "memory-store",
-        Capability::SessionCompaction => "session-compaction",
-    }
-}
 
 /// The features of each build.
 fn builds(document: &mut String) {

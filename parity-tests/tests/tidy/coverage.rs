@@ -17,7 +17,7 @@ use meerkat_parity_tests::{
     expect::absence,
     scenario::{self, Step},
 };
-use meerkat_service::{Operation, session::event::EventKind};
+use meerkat_service::{AgentBuildConfig, Operation, memory::MemoryOptions, session::event::EventKind, wire::call};
 use serde_json::{Value, json};
 
 /// Everything that an expectation names as a `code` or a `type`; whole lines are read as the JSON that they are.
@@ -94,6 +94,33 @@ fn every_operation_is_asked() {
     let unasked: Vec<&str> =
         Operation::ALL.iter().map(|operation| operation.name()).filter(|name| !asked.contains(*name)).collect();
     assert!(unasked.is_empty(), "write a scenario that asks for {unasked:?}");
+}
+
+/// A service that has no session refuses such a request only if it cannot be decoded; what else is wrong comes later. Of
+/// an import the command line reads the flags itself, so there the bundle is none.
+#[tokio::test]
+async fn every_operation_that_needs_a_capability_is_asked_with_what_cannot_be_decoded() {
+    let folder = meerkat_testkit::folder();
+    let config = AgentBuildConfig::new().store(folder.path().join("data"));
+    let agent = config.memory(None, MemoryOptions::default()).build().unwrap();
+    let scenarios = scenario::all().unwrap();
+    let first = scenarios.iter().find(|scenario| scenario.name == "003-capability-first").unwrap();
+    let mut asked = BTreeSet::new();
+    for step in &first.steps {
+        let operation = Operation::from_name(step.operation.as_deref().unwrap()).unwrap();
+        let due = step.error.as_ref().unwrap().code.as_str();
+        let params = json!(step.params).to_string();
+        let refused = call(agent.service().as_ref(), operation, &params).await.unwrap_err();
+        let expected = match operation {
+            Operation::ImportBundle => ErrorCode::BundleInvalid,
+            _ => ErrorCode::InvalidRequest,
+        };
+        assert_eq!((due, refused.code()), (expected.as_str(), expected), "{operation:?} {params}");
+        asked.insert(operation.name());
+    }
+    let needy = Operation::ALL.iter().filter(|operation| operation.needs().is_some());
+    assert_eq!(asked, needy.map(|operation| operation.name()).collect());
+    agent.service().shut_down(1_000).await;
 }
 
 /// The refusals that a step can have in any build. An awaited answer is that of the operation that was asked before.

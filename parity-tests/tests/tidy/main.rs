@@ -6,6 +6,7 @@
 mod capabilities;
 mod contract;
 mod coverage;
+mod specification;
 
 use std::collections::BTreeMap;
 

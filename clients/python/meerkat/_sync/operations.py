@@ -805,17 +805,32 @@ class SessionOperations(Caller):
         return returned
 
     def compact_journal(
-        self, *, drop_history: bool | None = None, dry_run: bool | None = None
+        self,
+        *,
+        drop_history: bool | None = None,
+        dry_run: bool | None = None,
+        keep_answered_request_ttl_ms: int | None = None,
+        keep_last_replies: int | None = None,
+        min_record_age_ms: int | None = None,
     ) -> types.JournalCompactionReport:
         """Drops journal records that nothing depends on.
 
         drop_history: Also drops history outside the live context and the newest replies.
         dry_run: Only reports what would be dropped.
+        keep_answered_request_ttl_ms: Milliseconds to keep a request that has its result.
+        keep_last_replies: Newest replies outside the live context to keep; only with `drop_history`.
+        min_record_age_ms: Milliseconds that every record is kept at least.
         """
         returned: types.JournalCompactionReport = self._call(
             "POST",
             f"/v1/sessions/{quoted(self.session_id)}/journal-compactions",
-            body={"drop_history": drop_history, "dry_run": dry_run},
+            body={
+                "drop_history": drop_history,
+                "dry_run": dry_run,
+                "keep_answered_request_ttl_ms": keep_answered_request_ttl_ms,
+                "keep_last_replies": keep_last_replies,
+                "min_record_age_ms": min_record_age_ms,
+            },
         )
         return returned
 

@@ -142,7 +142,7 @@ async fn compact(service: &dyn SessionService, session: &SessionCreated) {
     // The projection is a reader, too, and begins anew after each.
     let caught_up = WaitReader { reader: "projection".to_owned(), session_id, seq, wait_ms: 60_000 };
     assert_eq!(service.wait_reader(caught_up).await.unwrap().seq, seq);
-    let request = CompactJournal { session_id, dry_run: false, drop_history: false };
+    let request = CompactJournal::new(session_id);
     assert!(service.compact_journal(request).await.unwrap().dropped > 0);
 }
 

@@ -28,7 +28,7 @@ use meerkat_journal::{
 };
 use meerkat_words::{
     ids::SessionId,
-    memory::{Embedder, Passage},
+    memory::{Embedder, MemoryOptions, Passage},
     store::StoreError,
 };
 
@@ -39,6 +39,8 @@ const REPLAYED_ENTRIES: usize = 256;
 pub(super) struct Core {
     pub(super) dir: Option<PathBuf>,
     pub(super) embedder: Option<Arc<dyn Embedder>>,
+    /// Vectors from which on a graph is built.
+    pub(super) graph_from: usize,
     /// True if the embedder failed the last time.
     pub(super) is_embedder_failing: AtomicBool,
     /// True if no journal outlives the process: memory's own log then records what is taken in.
@@ -68,10 +70,12 @@ pub(super) struct Core {
 
 impl Core {
     /// Makes a memory without opening its files.
-    pub(super) fn new(dir: Option<PathBuf>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> Self {
+    pub(super) fn new(dir: Option<PathBuf>, options: MemoryOptions) -> Self {
+        let MemoryOptions { embedder, graph_from, records_intake, .. } = options;
         Self {
             dir,
             embedder,
+            graph_from,
             is_embedder_failing: AtomicBool::new(false),
             records_intake,
             open: RwLock::default(),

@@ -26,7 +26,10 @@ use super::{
     text::head,
     vectors::{Set, Sets, VectorLane},
 };
-use meerkat_words::{SessionError, memory::EmbedFor};
+use meerkat_words::{
+    SessionError,
+    memory::{EmbedFor, Intake},
+};
 
 /// Texts of one batch.
 const BATCH_DOCS: usize = 64;
@@ -82,15 +85,34 @@ impl Core {
         let sets = self.read(|open| {
             let transaction = open.file.read()?;
             let numbers = numbers(&transaction, Some(&id))?;
-            let searched = load(open, &transaction, numbers.first().copied())?;
+            let searched = load(open, &transaction, numbers.first().copied(), self.graph_from)?;
             let next = numbers.last().copied().filter(|_| numbers.len() > 1);
-            let next = next.map(|number| load(open, &transaction, Some(number))).transpose()?;
+            let next = next.map(|number| load(open, &transaction, Some(number), self.graph_from)).transpose()?;
             Ok(Sets { searched, next })
         })?;
         self.change(&file, |open| {
             open.vectors = sets;
             Ok(())
         })
+    }
+
+    /// Takes texts in, and makes their vectors at once if a table makes them and no earlier text lacks one: what was there
+    /// before is left to the background, so that no text waits for those of others.
+    pub(super) fn add_and_embed(
+        &self,
+        intakes: Vec<Intake>,
+        runtime: &Handle,
+        closing: &CancellationToken,
+    ) -> Result<(), Trouble> {
+        let embeds = self.embedder.as_ref().is_some_and(|embedder| embedder.is_table())
+            && self.read(|open| Ok(has_all_vectors(open)))?;
+        self.add(intakes)?;
+        while embeds && let Some(batch) = self.next_batch()? {
+            // A failure is reported by the background, which tries again.
+            let Ok(vectors) = self.embed(runtime, &batch, closing) else { break };
+            self.put_batch(&batch, &vectors)?;
+        }
+        Ok(())
     }
 
     /// Returns the next texts to embed; `None` if all have vectors.
@@ -213,14 +235,16 @@ impl Core {
             .collect();
         let mut number = batch.number;
         if !made.is_empty() {
-            number = Some(file.write(|transaction| {
+            let store = |transaction: &WriteTransaction| {
                 let number = batch.number.map_or_else(|| add_set(transaction, &embedder.id()), Ok)?;
                 let mut table = transaction.open_table(tables::VECTORS)?;
                 for (text, code) in &made {
                     table.insert((number, *text), &*encode_code(code))?;
                 }
                 Ok(number)
-            })?);
+            };
+            // A table makes them again sooner than a disk is synced.
+            number = Some(if embedder.is_table() { file.write_lazily(store) } else { file.write(store) }?);
         }
         let lane = self.change(&file, |open| {
             let set = open.vectors.made_mut();
@@ -232,7 +256,7 @@ impl Core {
             // One at a time, so that searches run in between.
             let mut lane = lane.write().unwrap_or_else(PoisonError::into_inner);
             match made.get(&text) {
-                Some(code) => put(&mut lane, doc, text, code),
+                Some(code) => put(&mut lane, self.graph_from, doc, text, code),
                 None => drop(lane.as_mut().map(|lane| lane.share(doc, text))),
             }
         }
@@ -298,10 +322,15 @@ impl Core {
     pub(super) fn is_behind(&self) -> Result<bool, Trouble> {
         self.read(|open| {
             let lane = open.vectors.searched.lane.read().unwrap_or_else(PoisonError::into_inner);
-            let is_whole = open.vectors.made().embedded_to == open.columns.next_doc() && open.vectors.next.is_none();
-            Ok(self.embedder.is_some() && !(is_whole && lane.as_ref().is_none_or(VectorLane::is_graph_whole)))
+            Ok(self.embedder.is_some()
+                && !(has_all_vectors(open) && lane.as_ref().is_none_or(VectorLane::is_graph_whole)))
         })
     }
+}
+
+/// Returns true if no text lacks a vector, and no rebuild is under way.
+fn has_all_vectors(open: &Opened) -> bool {
+    open.vectors.next.is_none() && open.vectors.searched.embedded_to == open.columns.next_doc()
 }
 
 /// Lists the sets of an embedder, or of all, the oldest first.
@@ -347,7 +376,7 @@ fn delete_set(file: &MemoryFile, number: u32) -> Result<(), Trouble> {
 }
 
 /// Loads a set's vectors from the table.
-fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>) -> Result<Set, Trouble> {
+fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>, graph_from: usize) -> Result<Set, Trouble> {
     let end = open.columns.next_doc();
     let Some(of) = number else { return Ok(Set { number, embedded_to: 0, lane: Arc::default() }) };
     let table = transaction.open_table(tables::VECTORS)?;
@@ -357,7 +386,7 @@ fn load(open: &Opened, transaction: &ReadTransaction, number: Option<u32>) -> Re
             continue;
         }
         match table.get((of, row.text))? {
-            Some(code) => put(&mut lane, doc, row.text, &decode_code(code.value())),
+            Some(code) => put(&mut lane, graph_from, doc, row.text, &decode_code(code.value())),
             None => embedded_to = embedded_to.min(doc),
         }
     }
@@ -409,11 +438,11 @@ fn without_names(question: &str, is_often_said: impl Fn(&str) -> Result<bool, Tr
     Ok(if kept.len() > 1 { kept.join(" ") } else { question.to_owned() })
 }
 
-fn put(lane: &mut Option<VectorLane>, doc: u32, text: u64, code: &[i16]) {
+fn put(lane: &mut Option<VectorLane>, graph_from: usize, doc: u32, text: u64, code: &[i16]) {
     if code.is_empty() {
         return;
     }
-    let lane = lane.get_or_insert_with(|| VectorLane::new(code.len()));
+    let lane = lane.get_or_insert_with(|| VectorLane::new(code.len(), graph_from));
     if let Err(error) = lane.insert_code(doc, text, code) {
         tracing::debug!(%error, doc, "a text is found by its words alone");
     }

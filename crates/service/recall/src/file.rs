@@ -10,7 +10,7 @@ use std::{
 
 use meerkat_journal::derived::DerivedFile;
 use meerkat_words::SessionError;
-use redb::{TableError, WriteTransaction};
+use redb::{Durability, TableError, WriteTransaction};
 
 use super::tables::{self, LAYOUT, meta};
 
@@ -75,7 +75,23 @@ impl MemoryFile {
 
     /// Performs one durable transaction.
     pub(super) fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
-        let done = self.try_write(change);
+        self.write_with(Durability::Immediate, change)
+    }
+
+    /// Performs a transaction that becomes durable with the next one that is: for what can be made again.
+    pub(super) fn write_lazily<T>(
+        &self,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        self.write_with(Durability::None, change)
+    }
+
+    fn write_with<T>(
+        &self,
+        durability: Durability,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let done = self.try_write(durability, change);
         if matches!(done, Err(Trouble::Full(_))) {
             self.is_stuck.store(true, Ordering::Release);
         }
@@ -100,9 +116,14 @@ impl MemoryFile {
         is_left.then_some(()).ok_or_else(full)
     }
 
-    fn try_write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    fn try_write<T>(
+        &self,
+        durability: Durability,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
         Self::check_room()?;
-        let transaction = self.file.begin_write()?;
+        let mut transaction = self.file.begin_write()?;
+        transaction.set_durability(durability)?;
         let done = change(&transaction)?;
         transaction.commit()?;
         Ok(done)

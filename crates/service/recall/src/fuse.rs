@@ -87,6 +87,13 @@ struct Candidate {
     score: f32,
 }
 
+/// What the best text of each lane is worth.
+#[derive(Clone, Copy)]
+struct Weights {
+    words: f32,
+    cosine: f32,
+}
+
 impl Core {
     /// Analyses a request; also returns what is to be embedded of it, or `None` if nothing can be found.
     pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, Option<String>)>, Trouble> {
@@ -105,7 +112,8 @@ impl Core {
         vector: Option<&[f32]>,
     ) -> Result<(Vec<SearchHit>, bool), Trouble> {
         let is_behind = self.is_behind()?;
-        Ok((self.read(|open| best(open, request, terms, vector))?, is_behind))
+        let is_table = self.embedder.as_ref().is_some_and(|embedder| embedder.is_table());
+        Ok((self.read(|open| best(open, request, terms, vector, is_table))?, is_behind))
     }
 
     /// Returns the text before each hit in its session, else the one after it.
@@ -124,26 +132,33 @@ impl Core {
     }
 }
 
+/// Finds the best hits. A server's vectors count beside the words; those of a table only where words find little.
 fn best(
     open: &Opened,
     request: &SearchMemory,
     terms: &Terms,
     vector: Option<&[f32]>,
+    is_table: bool,
 ) -> Result<Vec<SearchHit>, Trouble> {
     let columns = &open.columns;
     let Some(filter) = Filter::of(columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
     let scores = lexical::score(open, terms)?;
-    let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
-    let mut ranked = candidates(columns, &filter, &scores, &cosines);
-    fuse(&mut ranked);
-    add_sessions(columns, &mut ranked);
-    weigh(columns, &mut ranked, &request.query);
-    let mut ranked = distinct(columns, ranked, limit);
+    let rank = |vector: Option<&[f32]>, least: f32, weights: Weights| {
+        let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
+        let mut found = candidates(columns, &filter, &scores, &cosines);
+        found.retain(|it| it.cosine >= least);
+        fuse(&mut found, weights);
+        add_sessions(columns, &mut found);
+        weigh(columns, &mut found, &request.query);
+        distinct(columns, found, limit)
+    };
+    let mut ranked = rank(vector.filter(|_| !is_table), 0.0, Weights { words: 1.0, cosine: tuning::VECTOR_WEIGHT });
     let is_answer =
         |it: &Candidate| scores.covered(columns, it.doc) >= tuning::COVERED_MIN || it.cosine >= tuning::COSINE_MIN;
     if !ranked.iter().any(is_answer) {
-        return Ok(Vec::new());
+        let Some(vector) = vector.filter(|_| is_table) else { return Ok(Vec::new()) };
+        ranked = rank(Some(vector), tuning::COSINE_MIN, Weights { words: 0.0, cosine: 1.0 });
     }
     let best = ranked.first().map_or(0.0, |best| best.score);
     ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
@@ -169,11 +184,11 @@ fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f3
 }
 
 /// Scores each candidate by the best of each lane.
-fn fuse(candidates: &mut [Candidate]) {
+fn fuse(candidates: &mut [Candidate], weights: Weights) {
     let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
     let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score = share(it.words + it.alike, words) + tuning::VECTOR_WEIGHT * share(it.cosine, cosine);
+        it.score = weights.words * share(it.words + it.alike, words) + weights.cosine * share(it.cosine, cosine);
     }
 }
 

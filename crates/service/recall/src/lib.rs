@@ -41,7 +41,7 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 pub use doctor::{examine_log, mend_log};
-pub use embed::{EndpointEmbedder, EndpointOptions, LocalEmbedder};
+pub use embed::{BuiltinEmbedder, EndpointEmbedder, EndpointOptions, LocalEmbedder};
 pub use store::HnswMemoryStore;
 pub use vectors::{VectorError, VectorLane};
 
@@ -58,7 +58,7 @@ use meerkat_words::{
 /// # Errors
 /// None in this build.
 pub fn open_memory(data_dir: Option<&Path>, options: MemoryOptions) -> Result<SharedMemory, SessionError> {
-    Ok(Arc::new(HnswMemoryStore::new(data_dir, options.embedder, options.records_intake)))
+    Ok(Arc::new(HnswMemoryStore::new(data_dir, options)))
 }
 
 /// Makes an embedder over a server. Nothing is sent yet.
@@ -77,13 +77,19 @@ pub fn endpoint_embedder(
     Ok(Arc::new(EndpointEmbedder::new(options, world)?))
 }
 
-/// Makes an embedder over a model in a local directory. Its weights are not read yet.
+/// Makes the built-in embedder. Its table is not read yet.
+#[must_use]
+pub fn builtin_embedder() -> Option<Arc<dyn Embedder>> {
+    Some(Arc::new(BuiltinEmbedder))
+}
+
+/// Makes an embedder over a table in a local directory. Its numbers are not read yet.
 ///
 /// # Errors
-/// `CONFIG_INVALID` if no directory is named, or the one named has no model that can be used.
+/// `CONFIG_INVALID` if no directory is named, or the one named has no table that can be used.
 pub fn local_embedder(config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
     let Some(dir) = &config.dir else {
-        let message = "Name the directory of a model: config.json, model.safetensors and vocab.txt.".to_owned();
+        let message = "Name the directory of a table: config.json, model.safetensors and tokenizer.json.".to_owned();
         return Err(SessionError::ConfigInvalid { key: "memory.local.dir".to_owned(), message });
     };
     Ok(Arc::new(LocalEmbedder::open(dir)?))

@@ -28,7 +28,7 @@ use meerkat_words::{
     SessionError,
     answers::{Page, Reindexed, SearchHit},
     ids::{Seq, SessionId},
-    memory::{Embedder, Intake, MemoryStore, ProgressSink},
+    memory::{Intake, MemoryOptions, MemoryStore, ProgressSink},
     requests::{ForgetMemory, SearchMemory},
 };
 
@@ -69,8 +69,8 @@ impl Drop for Alone<'_> {
 impl HnswMemoryStore {
     /// Makes the memory in `data_dir`, or in this process alone. Its files are opened when they are first needed.
     #[must_use]
-    pub fn new(data_dir: Option<&Path>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> Self {
-        let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
+    pub fn new(data_dir: Option<&Path>, options: MemoryOptions) -> Self {
+        let core = Core::new(data_dir.map(Path::to_owned), options);
         let (writer, making, closing) = (Arc::default(), Arc::default(), CancellationToken::new());
         let (core, searches) = (Arc::new(core), Semaphore::new(SEARCHES));
         Self { core, searches, writer, begun: AtomicU64::new(0), making, closing }
@@ -282,7 +282,8 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
-        self.change(move |core| core.add(intakes)).await?;
+        let (runtime, closing) = (Handle::current(), self.closing.clone());
+        self.change(move |core| core.add_and_embed(intakes, &runtime, &closing)).await?;
         self.catch_up();
         Ok(())
     }

@@ -17,7 +17,8 @@ pub(super) const BEFORE_TWO: f32 = 0.2;
 /// Share of the next text's score: an answer repeats words of its question.
 pub(super) const AFTER: f32 = 0.4;
 
-/// Weight of the vectors' best text, if that of the words' is 1.
+/// Weight of the vectors' best text, if that of the words' is 1. A table's vectors have none: they count only
+/// where words find little.
 pub(super) const VECTOR_WEIGHT: f32 = 0.5;
 /// Share of the score of its session's best text that a text gets if it is next to it.
 pub(super) const SESSION: f32 = 0.6;
@@ -31,7 +32,7 @@ pub(super) const ASKS: f32 = 0.8;
 
 /// Least share of a query's rarity that some hit must cover.
 pub(super) const COVERED_MIN: f32 = 0.2;
-/// Least cosine of a hit that has none of the query's words.
+/// Least cosine of a hit that has too few of the query's words.
 pub(super) const COSINE_MIN: f32 = 0.5;
 /// Least share of the best score that every hit must have.
 pub(super) const SHARE_OF_BEST_MIN: f32 = 0.05;

@@ -18,8 +18,6 @@ use super::{
 
 pub use super::codes::VectorError;
 
-/// Vectors up to which no graph is built: a scan takes a few milliseconds.
-const SCANNED_MAX: usize = if cfg!(test) { 300 } else { 50_000 };
 /// A filter that passes less than one in this many vectors is scanned.
 const NARROW: usize = 10;
 /// Vectors that one step adds to the graph: a search waits for no more.
@@ -59,6 +57,8 @@ impl FilterT for Wanted {
 /// Vectors of one embedder.
 pub struct VectorLane {
     dimension: usize,
+    /// Vectors from which on a graph is built: below that a scan is as fast.
+    graph_from: usize,
     /// By slot, one after the other.
     codes: Vec<i16>,
     /// By slot: number of texts that have it.
@@ -76,11 +76,12 @@ pub struct VectorLane {
 }
 
 impl VectorLane {
-    /// Makes an empty lane for vectors of this length.
+    /// Makes an empty lane for vectors of this length, with a graph from `graph_from` vectors on.
     #[must_use]
-    pub fn new(dimension: usize) -> Self {
+    pub fn new(dimension: usize, graph_from: usize) -> Self {
         Self {
             dimension,
+            graph_from,
             codes: Vec::new(),
             holders: Vec::new(),
             slots: HashMap::new(),
@@ -182,7 +183,7 @@ impl VectorLane {
     /// Returns true if so many vectors were removed that it should be made again.
     pub(super) fn is_sparse(&self) -> bool {
         let removed = self.holders.len() - self.live;
-        removed > SCANNED_MAX / SPARSE && removed * SPARSE > self.holders.len()
+        removed > self.graph_from / SPARSE && removed * SPARSE > self.holders.len()
     }
 
     /// Adds a few vectors to the graph; returns true if more are to be added.
@@ -206,7 +207,7 @@ impl VectorLane {
     /// Returns true if the graph has every vector, or none is needed.
     #[must_use]
     pub fn is_graph_whole(&self) -> bool {
-        self.holders.len() <= SCANNED_MAX || self.in_graph == self.holders.len()
+        self.holders.len() < self.graph_from || self.in_graph == self.holders.len()
     }
 
     /// Finds about `most` vectors near a query; returns the cosine of each text that has one of them and passes, by its
@@ -223,7 +224,7 @@ impl VectorLane {
                 count += 1;
             }
         }
-        let graph = self.graph.as_ref().filter(|_| self.in_graph > SCANNED_MAX && count * NARROW > self.live);
+        let graph = self.graph.as_ref().filter(|_| self.in_graph >= self.graph_from && count * NARROW > self.live);
         let mut near: Vec<(usize, i32)> = Vec::new();
         if let Some(graph) = graph {
             let width = WIDTH_MIN.max(most * WIDTH_PER_HIT);

@@ -249,7 +249,7 @@ impl Actor {
             let effect = plan.map_or(ToolEffectClass::Once, |plan| plan.effect);
             let mut files = plan.map_or_else(Vec::new, |plan| plan.files.clone());
             // Nothing of a session in memory outlives its process.
-            files.retain(|_| self.ports.is_stored);
+            files.retain(|_| self.ports.is_stored());
             self.clean_paths(&mut files);
             is_intent |= effect == ToolEffectClass::Once || !files.is_empty();
             let (call_id, name) = (call.call_id.clone(), call.name.clone());

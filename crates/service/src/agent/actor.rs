@@ -316,7 +316,7 @@ impl Actor {
     fn leaves_its_turn(&self) -> bool {
         let Some(open) = self.session.open_turn().filter(|open| open.outlives_its_process()) else { return false };
         let is_ending = self.control.interrupt.is_some() || self.control.failure.is_some();
-        let leaves = self.ports.is_stored && self.control.is_draining && !is_ending;
+        let leaves = self.ports.is_stored() && self.control.is_draining && !is_ending;
         leaves && (open.is_waiting() || self.is_drained())
     }
 
@@ -358,7 +358,7 @@ impl Actor {
 
     /// Rests until something is asked, or until it leaves.
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
-        let is_leaving = !self.waiting.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
+        let is_leaving = !self.waiting.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored());
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
             self.departure = Some(registry.depart(&self.shared));
             return Err(Exit::Left);
@@ -388,10 +388,10 @@ impl Actor {
     /// Returns true if memory has yet to take in a session that is stored nowhere else. While memory fails, such
     /// sessions may use half of the room; the other half is for new ones.
     fn is_owed_to_memory(&self, registry: &Registry) -> bool {
-        let Ports { is_stored, held, options, observer, .. } = self.ports.as_ref();
+        let Ports { held, options, observer, .. } = self.ports.as_ref();
         let limits = &options.ephemeral;
         let has_room = registry.len() <= limits.max_sessions / 2 && held.bytes() <= limits.max_bytes / 2;
-        !is_stored && has_room && observer.owes(self.session.id, self.session.last_seq)
+        !self.ports.is_stored() && has_room && observer.owes(self.session.id, self.session.last_seq)
     }
 
     /// No turn runs: those who waited for that go on.
@@ -424,7 +424,7 @@ impl Actor {
         match (command, self.session.open_turn()) {
             (Some(Some(command)), _) => self.handle(command).await,
             // Every sender is dropped, so no decision can come here.
-            (Some(None), Some(_)) if self.ports.is_stored => self.control.is_draining = true,
+            (Some(None), Some(_)) if self.ports.is_stored() => self.control.is_draining = true,
             (Some(None), Some(open)) => {
                 self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
             }
@@ -573,7 +573,7 @@ impl Actor {
         // After another failure the session is loaded again, which finds out whose it is.
         let is_fenced = self.store_failure == Some(StoreError::Fenced);
         let taken_over = SessionError::TakenOver(self.session.id);
-        if is_fenced && self.ports.is_stored && self.departure.is_none() {
+        if is_fenced && self.ports.is_stored() && self.departure.is_none() {
             self.shared.failure.get_or_init(|| taken_over.clone());
             self.departure = self.registry.upgrade().map(|registry| registry.depart(&self.shared));
         }

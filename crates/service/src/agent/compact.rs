@@ -1,6 +1,8 @@
-//! `run_compaction`: the fourteen steps of the specification, with its numbers.
+//! `run_compaction`: the fourteen steps of the specification, with its numbers. Steps 7 and 8 are in
+//! [`rebuild`](crate::compaction::rebuilt::rebuild). Step 9 records two events: 11 and 13 are their fold, and 10 needs
+//! nothing. 12 is the fold of `compaction_started`, because a failed attempt counts, too.
 //!
-//! Before the tenth step nothing in the session changes, except that a compaction was attempted; a failed compaction
+//! Before the ninth step nothing in the session changes, except that a compaction was attempted; a failed compaction
 //! leaves the context as it was, byte for byte. A compactor may come from a user of the SDK: its panics and errors
 //! never end the actor.
 
@@ -21,7 +23,9 @@ use crate::{
     SessionError,
     compaction::{
         CompactionContext, Compactor, SUMMARY_BYTES_MAX, SharedCompactor, json_bytes,
-        rebuilt::{Rebuilt, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
+        rebuilt::{
+            Planned, Rebuilt, leaving, mask, mechanical_summary, planned, preview, rebuild, summary_of_the_rest,
+        },
         summary_message, summary_of,
     },
     cost::Cost,
@@ -197,12 +201,12 @@ impl Actor {
     /// Rebuilds the context with a summary: the model's, or a mechanical one if the model's fails and the next request
     /// would not fit.
     async fn summarised(&mut self, compactor: &dyn Compactor, is_exceeded: bool) -> Result<Rebuilt, ErrorBody> {
-        // A summary that could replace nothing must cost nothing.
-        guarded(|| preview(&self.session, compactor)).and_then(|receipt| check_useful(&receipt?))?;
+        // A summary that could replace nothing must cost nothing, where that can be known.
+        let planned = self.planned(compactor)?;
         let rebuilt = |session: &Session, summary: &str, mode| {
             guarded(|| rebuild(session, compactor, summary, mode)).and_then(|rebuilt| rebuilt)
         };
-        let written = self.summarise(compactor).await;
+        let written = self.summarise(compactor, planned.as_ref()).await;
         let failure = match written.and_then(|written| {
             rebuilt(&self.session, &written.text, CompactionMode::Summary).map(|rebuilt| (rebuilt, written))
         }) {
@@ -220,7 +224,7 @@ impl Actor {
             return Err(failure);
         }
         tracing::warn!(session_id = %self.session.id, code = ?failure.code, "a context is compacted without a model");
-        let summary = guarded(|| mechanical_summary(&self.session, compactor))?;
+        let summary = guarded(|| mechanical_summary(&self.session, compactor, planned))??;
         rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
 
@@ -233,12 +237,11 @@ impl Actor {
     /// Performs steps 2 to 6: sends the next request with the compaction prompt at its end. If the model cannot read
     /// everything that may leave at once, each further round shows it its own summary and the messages that follow.
     /// Messages that no round included are summarised mechanically.
-    async fn summarise(&mut self, compactor: &dyn Compactor) -> Result<Written, ErrorBody> {
-        let wish = || {
-            let leaving = leaving(&self.session, compactor)?;
-            Ok((compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens(), leaving))
-        };
-        let (prompt, max_summary_tokens, mut unread) = guarded(wish)??;
+    async fn summarise(&mut self, compactor: &dyn Compactor, planned: Option<&Planned>) -> Result<Written, ErrorBody> {
+        let mut unread = leaving(&self.session, planned);
+        // Step 2: the compactor's prompt.
+        let wish = || (compactor.compaction_prompt().to_owned(), compactor.max_summary_tokens());
+        let (prompt, max_summary_tokens) = guarded(wish)?;
         let model = match self.ports.options.context.summary_model.as_str() {
             "" => self.answering(),
             name => self.ports.models.resolve(name),
@@ -250,15 +253,18 @@ impl Actor {
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context.summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
+            // Step 3: the messages, and the prompt behind them.
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
             match render_summary(&self.session, &model, &self.ports.tools_of(&self.session), said) {
                 Ok((rendered, end)) if end > at => {
                     // The price of what is written to the cache depends on it.
                     let cache = rendered.request.options.cache;
+                    // Step 4: the model's call. Step 5: if it fails, so does the compaction, in `compaction_failed`.
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
                     let cost = model.cost(answer.usage, cache, self.ports.world.clock.now());
                     self.running.summary_bill.add(answer.usage, cost);
+                    // Step 6: the summary in its answer.
                     text = summary_in(&answer)?;
                     rounds += 1;
                     former = Some(Arc::new(without_forged_tags(summary_message(&text))));
@@ -345,8 +351,8 @@ impl Actor {
         }
     }
 
-    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. The journal keeps
-    /// the messages that leave; the fold counts the cost.
+    /// Performs steps 9 to 14 as one batch: the retained messages by reference, then the completion. Step 10: the
+    /// journal keeps the messages that leave, and memory takes them in from there.
     async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq + 2;
@@ -356,12 +362,13 @@ impl Actor {
         event.receipt.cost = bill.cost.filter(|_| event.receipt.mode != CompactionMode::Mask);
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
+        // Step 9: `context_rebuilt` replaces the context. Step 13: its receipt has the usage. Step 14: the completion.
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
         self.record_durably(turn, events).await?;
         Ok(receipt)
     }
 
-    /// Records that the compaction failed; returns the recorded body.
+    /// Step 5: records that the compaction failed, and leaves the context as it is; returns the recorded body.
     pub(super) async fn compaction_failed(&mut self, body: ErrorBody) -> Result<ErrorBody, StoreError> {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
@@ -382,6 +389,29 @@ impl Actor {
         }
     }
 
+    /// Refuses a compaction of which it is known that it would do nothing.
+    pub(super) fn check_compacts(
+        &self,
+        compactor: &dyn Compactor,
+        context: &CompactionContext,
+    ) -> Result<(), ErrorBody> {
+        match self.masked_enough(compactor, context, false)? {
+            Some(_) => Ok(()),
+            None => self.planned(compactor).map(drop),
+        }
+    }
+
+    /// Plans a compaction, and checks that it would do something. One that is not planned may.
+    fn planned(&self, compactor: &dyn Compactor) -> Result<Option<Planned>, ErrorBody> {
+        let planned = guarded(|| planned(&self.session, compactor))??;
+        match &planned {
+            Some(planned) if planned.receipt(&self.session).discarded == 0 => {
+                Err(ErrorBody::new(ErrorCode::CompactionNoProgress))
+            }
+            _ => Ok(planned),
+        }
+    }
+
     /// Returns the receipt of a compaction that would run now; nothing is recorded and no model called.
     pub(super) fn previewed(
         &self,
@@ -398,14 +428,6 @@ impl Actor {
 /// Returns true if a compaction was attempted since the turn's last step.
 fn is_tried(context: &CompactionContext) -> bool {
     context.last_compaction_turn == Some(context.current_turn) && context.steps_since_compaction == 0
-}
-
-/// A compaction that this is the preview of would do something.
-pub(super) fn check_useful(preview: &CompactionReceipt) -> Result<(), ErrorBody> {
-    match preview.discarded + preview.masked {
-        0 => Err(ErrorBody::new(ErrorCode::CompactionNoProgress)),
-        _ => Ok(()),
-    }
 }
 
 /// Step 6: reads the summary in an answer. A truncated summary is refused: its gaps would go unnoticed.

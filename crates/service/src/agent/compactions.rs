@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     actor::{Actor, AskedCompaction},
     command::Reply,
-    compact::{check_useful, interrupted},
+    compact::interrupted,
     render::tool_bytes,
 };
 use crate::{
@@ -55,7 +55,7 @@ impl Actor {
         self.check_free()?;
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
-        self.previewed(&*compactor, &context).and_then(|preview| check_useful(&preview)).map_err(failed)?;
+        self.check_compacts(&*compactor, &context).map_err(failed)?;
         Ok((compactor, context))
     }
 
@@ -72,6 +72,11 @@ impl Actor {
         &self,
         config: Option<CompactionConfig>,
     ) -> Result<(SharedCompactor, CompactionContext), SessionError> {
+        self.ports.check_settings(config.is_some())?;
+        if config.is_some_and(|config| !config.enabled) {
+            let why = "it says when a turn compacts, and this request compacts at once; leave it out";
+            return Err(SessionError::invalid("compaction.enabled", why));
+        }
         let model = self.answering()?;
         if let Some(config) = &config {
             config.check(self.window(&model))?;

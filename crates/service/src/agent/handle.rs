@@ -64,7 +64,7 @@ impl Actor {
                 self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));
                 self.waiting.drains.push(reply);
                 // A queue that outlives the process needs no end.
-                let is_kept = self.ports.is_stored;
+                let is_kept = self.ports.is_stored();
                 while let (false, Some(turn)) = (is_kept, self.session.queue.front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;

@@ -40,7 +40,7 @@ use render::tool_bytes;
 
 use crate::{
     SessionError,
-    capability::{Capabilities, Capability},
+    capability::{Capabilities, Capability, Presence},
     clock::World,
     compaction::{CompactionConfig, SUMMARY_TOKENS_MAX, SharedCompactor, default_compactor},
     ids::{Seq, SessionId},
@@ -68,8 +68,6 @@ pub(crate) struct Ports {
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
     pub(crate) snapshots: Arc<dyn SessionStore>,
-    /// True if sessions outlive their process; otherwise each ends when it is not needed.
-    pub(crate) is_stored: bool,
     /// Keeps copies of sessions up to date.
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) capabilities: Capabilities,
@@ -93,14 +91,30 @@ impl Ports {
         self.rule_keeper.as_ref().filter(|_| self.options.tools.remember)
     }
 
-    /// Returns true if the configuration has a compaction.
-    pub(crate) const fn is_compaction_configured(&self) -> bool {
-        self.compaction.is_some() || self.compactor.is_some()
+    /// Returns true if sessions outlive their process; otherwise each ends when it is not needed.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.capabilities.presence(Capability::SessionStore) == Presence::Present
     }
 
-    /// Returns true if the session has a compactor. Called before each model call, ahead of more expensive checks.
+    /// Returns true if the configuration compacts sessions that say nothing else.
+    pub(crate) fn is_compaction_configured(&self) -> bool {
+        self.compactor.is_some() || self.compaction.is_some_and(|config| config.enabled)
+    }
+
+    /// Returns true if the session is compacted before it grows too long. Called before each model call, ahead of more
+    /// expensive checks.
     pub(crate) fn compacts(&self, session: &Session) -> bool {
-        self.is_compaction_configured() || session.compaction().is_some()
+        let config = session.compaction().or(self.compaction);
+        self.compactor.is_some() || config.is_some_and(|config| config.enabled)
+    }
+
+    /// Refuses settings of a request that the service's own compactor would ignore.
+    pub(crate) fn check_settings(&self, are_asked: bool) -> Result<(), SessionError> {
+        if are_asked && self.compactor.is_some() {
+            let why = "this service has a compactor of its own, which takes no settings; leave them out";
+            return Err(SessionError::invalid("compaction", why));
+        }
+        Ok(())
     }
 
     /// Returns the compactor of a session whose model has a window of `window_tokens`; a requested compaction may have
@@ -138,7 +152,7 @@ impl Ports {
     /// How long an actor stays in memory without requests.
     pub(crate) fn idle(&self) -> Duration {
         let options = &self.options;
-        Duration::from_millis(if self.is_stored { options.store.idle_ms } else { options.ephemeral.idle_ms })
+        Duration::from_millis(if self.is_stored() { options.store.idle_ms } else { options.ephemeral.idle_ms })
     }
 
     /// Restores a session from its journal; `None` if there is none. Nothing is leased or written.

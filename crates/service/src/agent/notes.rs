@@ -68,6 +68,11 @@ impl Actor {
         let mut room = limits.reminders.saturating_sub(self.session.reminders.len());
         let mut events = Vec::new();
         for (kind, text) in notes {
+            // A note with a name that no reminder can have could not be read again.
+            if let Err(error) = kind.check() {
+                tracing::warn!(%kind, %error, "a note about the workspace is passed over");
+                continue;
+            }
             let text = text.map(|text| prefix(&self.ports.secrets.replace(&text), most).to_owned());
             let known = self.session.reminders.iter().find(|reminder| reminder.kind == kind);
             let is_same = known.map(|known| &known.text) == text.as_ref();

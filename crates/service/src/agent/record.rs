@@ -109,7 +109,7 @@ impl Actor {
 
     /// Saves a snapshot, if the session outlives the process. One that fails is no loss: the journal has it all.
     pub(super) async fn save_snapshot(&mut self) {
-        if !self.ports.is_stored {
+        if !self.ports.is_stored() {
             return;
         }
         match self.ports.snapshots.save(&self.session).await {

@@ -27,7 +27,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         let (session_id, seq) = (actor.session.id, actor.session.last_seq);
         let (lost, failed) = match exit {
             Ok(Exit::Left) => return actor.depart().await,
-            Ok(Exit::Discarded(StoreError::Fenced)) if actor.ports.is_stored => return actor.be_taken_over().await,
+            Ok(Exit::Discarded(StoreError::Fenced)) if actor.ports.is_stored() => return actor.be_taken_over().await,
             Ok(Exit::Discarded(error)) => (SessionError::StoreFailed, Some(error)),
             // It had lost its lease before, and was leaving.
             Err(_) if actor.departure.is_some() => return actor.be_taken_over().await,
@@ -36,7 +36,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         actor.release_waiters(&lost);
         let reloaded = AssertUnwindSafe(Box::pin(actor.reload(failed.is_some()))).catch_unwind().await;
-        if matches!(reloaded, Ok(Err(StoreError::Fenced))) && actor.ports.is_stored {
+        if matches!(reloaded, Ok(Err(StoreError::Fenced))) && actor.ports.is_stored() {
             return actor.be_taken_over().await;
         }
         if actor.session.open_turn().is_some() || !actor.session.queue.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         if matches!(reloaded, Ok(Ok(()))) && !is_stuck {
             continue;
         }
-        if let Some(error) = failed.filter(|_| actor.ports.is_stored) {
+        if let Some(error) = failed.filter(|_| actor.ports.is_stored()) {
             // The store may recover: until then each request tries it again, and gets its error.
             return actor.give_up(&error.into()).await;
         }
@@ -126,7 +126,7 @@ impl Actor {
     async fn depart(&mut self) {
         let (ports, session_id, seq) = (self.ports.clone(), self.session.id, self.session.last_seq);
         let is_deleted = !self.waiting.deletions.is_empty();
-        let done = if ports.is_stored && !is_deleted {
+        let done = if ports.is_stored() && !is_deleted {
             if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
                 self.save_snapshot().await;
             }

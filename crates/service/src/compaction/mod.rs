@@ -82,7 +82,16 @@ pub struct CompactionResult {
     pub discarded: Vec<Message>,
 }
 
-/// Decides when to compact, and rebuilds the context from a summary.
+/// What would stay of a context, said before there is a summary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactionPlan {
+    /// Indexes of the messages that stay. The system prompt, reminders and pins stay in any case.
+    pub retained: Vec<usize>,
+    /// Index of the user message that begins the turn which the cut moved back to, if it did.
+    pub anchor: Option<usize>,
+}
+
+/// Decides when to compact, and rebuilds the context from a summary. The last two methods have defaults.
 pub trait Compactor: Send + Sync {
     /// Returns true if it compacts now.
     fn should_compact(&self, context: &CompactionContext) -> bool;
@@ -93,13 +102,15 @@ pub trait Compactor: Send + Sync {
     /// Tokens that the summary may have.
     fn max_summary_tokens(&self) -> u32;
 
-    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged, like reminders and pins.
-    /// Other retained messages must stay unchanged and in order.
+    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged. Retained messages must stay
+    /// unchanged and in order. Reminders and pins may be retained or discarded: the session keeps them in either case.
+    /// It is called once for each summary; without a plan also for a preview, or before a summary that no model writes.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
 
-    /// Index in `messages` of the user message that begins the turn which the cut moved back to, if it did.
-    fn anchor(&self, messages: &[Message]) -> Option<usize> {
-        let _ = messages;
+    /// Says what would stay beside a summary whose message has so many bytes. Without a plan the model reads the whole
+    /// context for its summary, even if nothing can leave.
+    fn plan(&self, messages: &[Message], summary_bytes: u64) -> Option<CompactionPlan> {
+        let _ = (messages, summary_bytes);
         None
     }
 
@@ -123,17 +134,17 @@ pub(crate) fn is_fit(character: &char) -> bool {
     !character.is_control() || matches!(character, '\n' | '\t')
 }
 
-/// The message that brings a summary into the context.
+/// The message that brings a summary into the context, without white space at the summary's beginning.
 pub(crate) fn summary_message(summary: &str) -> Message {
     let summary: String = summary.chars().filter(is_fit).collect();
-    Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"))
+    Message::user(format!("{SUMMARY_PREFIX}\n\n{}", summary.trim_start()))
 }
 
-/// The summary that a message brings.
+/// The summary that a message brings; white space between the prefix and the summary is no part of it.
 pub(crate) fn summary_of(message: &Message) -> Option<&str> {
     match message {
         Message::User { content: Body::Inline(text), blocks } if blocks.is_empty() => {
-            text.strip_prefix(SUMMARY_PREFIX)?.strip_prefix("\n\n")
+            Some(text.strip_prefix(SUMMARY_PREFIX)?.trim_start())
         }
         _ => None,
     }

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
 use crate::{
-    SessionError,
+    Absence, SessionError,
     capability::{Capabilities, Capability},
     clock::World,
     options::{EndpointConfig, LocalConfig},
@@ -18,7 +18,7 @@ use crate::{
 /// `MEMORY_STORE_DISABLED`.
 pub fn open_memory(_data_dir: Option<&Path>, _options: MemoryOptions) -> Result<SharedMemory, SessionError> {
     Capabilities::compiled().require(Capability::MemoryStore)?;
-    Err(SessionError::MemoryDisabled { configured: false })
+    Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt })
 }
 
 /// Makes the embedder of a server, which this build cannot.
@@ -30,15 +30,20 @@ pub(crate) fn endpoint_embedder(
     _access: EndpointAccess,
     _world: World,
 ) -> Result<Arc<dyn Embedder>, SessionError> {
-    Err(SessionError::MemoryDisabled { configured: false })
+    Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt })
 }
 
-/// Makes the embedder of a local model, which this build cannot.
+/// Makes the built-in embedder, which this build lacks.
+pub(crate) const fn builtin_embedder() -> Option<Arc<dyn Embedder>> {
+    None
+}
+
+/// Makes the embedder of a local table, which this build cannot.
 ///
 /// # Errors
 /// `MEMORY_STORE_DISABLED`.
 pub(crate) fn local_embedder(_config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
-    Err(SessionError::MemoryDisabled { configured: false })
+    Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt })
 }
 
 /// Examines the log of a data directory: this build cannot read it and finds nothing.

@@ -18,7 +18,7 @@ use crate::{
 /// Most passages of an open turn to hold back until its end.
 const OPEN_PASSAGES_MAX: usize = 2_000;
 
-/// Messages that a compaction removed from the context.
+/// Messages that a compaction removed from the context: its step 10.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Discarded {
     /// Seq of the compaction: later messages were not in the context.

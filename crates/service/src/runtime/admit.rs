@@ -28,9 +28,7 @@ impl Sessions {
     /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left
     /// open.
     async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
-        if let Some(capability) = operation.needs() {
-            self.engine().capabilities.require(capability)?;
-        }
+        self.engine().capabilities.admit(operation)?;
         self.settle().await?;
         Ok(Admitted(self))
     }
@@ -72,66 +70,75 @@ macro_rules! declare {
     ($(
         $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
     )*) => {
+        /// The services, and whatever else has sessions.
         #[async_trait]
-        impl SessionService for Sessions {
+        impl<S: AsRef<Sessions> + Send + Sync> SessionService for S {
             fn capabilities(&self) -> Capabilities {
-                let engine = self.engine();
+                let sessions = self.as_ref();
+                let engine = sessions.engine();
                 engine.capabilities.with_kept_rules(engine.keeper_of_rules().is_some())
             }
 
             fn node(&self) -> Option<&str> {
-                self.engine().events.node()
+                let sessions = self.as_ref();
+                sessions.engine().events.node()
             }
 
             async fn ready(&self) -> Result<(), SessionError> {
-                self.settle().await
+                let sessions = self.as_ref();
+                sessions.settle().await
             }
 
             async fn check_ready(&self) -> Result<bool, SessionError> {
-                self.engine().events.room().await?;
-                Ok(!self.engine().is_stored || self.inner.is_ready.initialized())
+                let sessions = self.as_ref();
+                sessions.engine().events.room().await?;
+                Ok(!sessions.engine().is_stored() || sessions.inner.is_ready.initialized())
             }
 
             async fn create_session(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
-                self.admit(Operation::CreateSession).await?;
-                self.create(request).await
+                let sessions = self.as_ref();
+                sessions.admit(Operation::CreateSession).await?;
+                sessions.create(request).await
             }
 
             async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
-                self.admit(Operation::StartTurn).await?;
-                if self.is_alone() {
-                    return self.accept(request, false).await;
+                let sessions = self.as_ref();
+                sessions.admit(Operation::StartTurn).await?;
+                if sessions.is_alone() {
+                    return sessions.accept(request, false).await;
                 }
                 wherever_it_is!(
-                    self,
-                    self.accept(request.clone(), false).await,
+                    sessions,
+                    sessions.accept(request.clone(), false).await,
                     StartTurn,
                     StartTurn { wait: false, ..request.clone() },
-                    |accepted| self.begun(accepted, request.wait)
+                    |accepted| sessions.begun(accepted, request.wait)
                 )
             }
 
             async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
-                self.admit(Operation::Resume).await?;
+                let sessions = self.as_ref();
+                sessions.admit(Operation::Resume).await?;
                 let is_continuation = request.prompt.is_none();
-                if self.is_alone() {
-                    return self.accept(request.on(*session_id), is_continuation).await;
+                if sessions.is_alone() {
+                    return sessions.accept(request.on(*session_id), is_continuation).await;
                 }
                 wherever_it_is!(
-                    self,
-                    self.accept(request.clone().on(*session_id), is_continuation).await,
+                    sessions,
+                    sessions.accept(request.clone().on(*session_id), is_continuation).await,
                     Resume,
                     request.params(*session_id, false),
-                    |accepted| self.begun(accepted, request.wait)
+                    |accepted| sessions.begun(accepted, request.wait)
                 )
             }
 
             async fn follow_events(&self, request: ReadEvents) -> Result<Follower, SessionError> {
+                let sessions = self.as_ref();
                 let session_id = request.session_id;
-                self.admit(Operation::Events).await?;
-                self.check_exists(session_id).await?;
+                sessions.admit(Operation::Events).await?;
+                sessions.check_exists(session_id).await?;
                 // Durable events are seen from here too; those of a running step only where it runs.
-                let (engine, hub) = (self.engine(), self.inner.registry.hub(session_id));
+                let (engine, hub) = (sessions.engine(), sessions.inner.registry.hub(session_id));
                 Follower::new(&request, engine.events.clone(), engine.world.clock.clone(), hub).await
             }
 
@@ -142,13 +149,14 @@ macro_rules! declare {
                 since_seq: u64,
             ) -> Result<Follower, SessionError> {
                 let follower = self.follow(session_id, since_seq).await?.waiting();
-                self.go_on(*session_id, turn, since_seq).await;
+                self.as_ref().go_on(*session_id, turn, since_seq).await;
                 Ok(follower)
             }
 
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-                self.settle().await?;
-                Admitted(self).any_blob(request).await
+                let sessions = self.as_ref();
+                sessions.settle().await?;
+                Admitted(sessions).any_blob(request).await
             }
 
             async fn compact_until(
@@ -156,9 +164,10 @@ macro_rules! declare {
                 request: CompactSession,
                 cancel: CancellationToken,
             ) -> Result<CompactionReceipt, SessionError> {
-                let admitted = self.admit(Operation::Compact).await?;
+                let sessions = self.as_ref();
+                let admitted = sessions.admit(Operation::Compact).await?;
                 wherever_it_is!(
-                    self,
+                    sessions,
                     admitted.compact_until(request.clone(), cancel.clone()).await,
                     Compact,
                     request,
@@ -171,7 +180,8 @@ macro_rules! declare {
                 request: ImportBundle,
                 cancel: CancellationToken,
             ) -> Result<Imported, SessionError> {
-                self.admit(Operation::ImportBundle).await?.import_until(request, Some(cancel)).await
+                let sessions = self.as_ref();
+                sessions.admit(Operation::ImportBundle).await?.import_until(request, Some(cancel)).await
             }
 
             async fn put_blob_from(
@@ -180,25 +190,29 @@ macro_rules! declare {
                 length: Option<u64>,
                 body: Pieces,
             ) -> Result<StoredBlob, SessionError> {
-                self.admit(Operation::PutBlob).await?.put_blob_from(session_id, length, body).await
+                let sessions = self.as_ref();
+                sessions.admit(Operation::PutBlob).await?.put_blob_from(session_id, length, body).await
             }
 
             async fn memory_to_index(&self) -> Option<u64> {
-                self.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
+                let sessions = self.as_ref();
+                sessions.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
             }
 
             async fn shut_down(&self, drain_ms: u64) {
-                self.drain_and_flush(drain_ms).await;
+                let sessions = self.as_ref();
+                sessions.drain_and_flush(drain_ms).await;
             }
 
             $(
                 async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
-                    let admitted = self.admit(Operation::$operation).await?;
-                    if self.is_alone() {
+                    let sessions = self.as_ref();
+                    let admitted = sessions.admit(Operation::$operation).await?;
+                    if sessions.is_alone() {
                         return admitted.$name($( $argument ),*).await;
                     }
                     wherever_it_is!(
-                        self,
+                        sessions,
                         admitted.$name($( Clone::clone(&$argument) ),*).await,
                         $operation,
                         crate::request_of!($request $( $argument )*),
@@ -211,6 +225,12 @@ macro_rules! declare {
 }
 
 crate::operations!(plain declare);
+
+impl AsRef<Self> for Sessions {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
 
 impl Sessions {
     /// Lets a turn go on that somebody waits for. A session that was given up after a failure of the store is loaded, as

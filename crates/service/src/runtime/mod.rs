@@ -1,9 +1,11 @@
 //! The service: one engine over its stores, and the operations on its sessions.
 
+pub(crate) mod services;
+
 mod admit;
 mod operations;
 mod overview;
-mod sessions;
+pub(crate) mod sessions;
 
 mod indexed;
 
@@ -21,4 +23,4 @@ mod scrub;
 pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;
-pub use sessions::{EphemeralSessionService, PersistentSessionService, Sessions};
+pub use services::*;

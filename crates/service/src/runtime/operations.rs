@@ -40,7 +40,7 @@ use crate::{
     upkeep::{
         bundle,
         doctor::{self, Examination},
-        pruning::CompactionPolicy,
+        journal_compaction::Pass,
     },
 };
 
@@ -116,7 +116,7 @@ impl Admitted<'_> {
             self.0.check_here(request.session_id).await?;
         }
         match answer {
-            Err(SessionError::NotRunning { .. }) if self.0.engine().is_stored => self.interrupt_left(request).await,
+            Err(SessionError::NotRunning { .. }) if self.0.engine().is_stored() => self.interrupt_left(request).await,
             answer => answer,
         }
     }
@@ -176,8 +176,8 @@ impl Admitted<'_> {
 
     /// Answers a call of a session that another node has. No letter waits for a turn: its events say here how it goes on.
     async fn answer_elsewhere(&self, request: &AnswerCall) -> Result<AnsweredCall, SessionError> {
-        let accepted = turn::answered(self.0, request.clone()).await?;
-        let result = turn::result_or_calls(self.0, accepted, true).await?;
+        let accepted = turn::answered(&self.0, request.clone()).await?;
+        let result = turn::result_or_calls(&self.0, accepted, true).await?;
         Ok(AnsweredCall::Turn(Box::new(result)))
     }
 
@@ -236,6 +236,7 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn remind(&self, request: Remind) -> Result<Changed, SessionError> {
+        request.kind.check()?;
         validate::not_empty("text", &request.text, "say what to remind of, or clear the reminder")?;
         validate::size("reminder", &request.text, self.0.engine().options.limits.reminder_bytes)?;
         let text = self.0.engine().secrets.replace(&request.text).into_owned();
@@ -248,6 +249,7 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn clear_reminder(&self, request: ClearReminder) -> Result<Changed, SessionError> {
+        request.kind.check()?;
         self.0.record(request.session_id, Change::ClearReminder(request.kind)).await
     }
 
@@ -375,12 +377,13 @@ impl Admitted<'_> {
         &self,
         request: CompactJournal,
     ) -> Result<JournalCompactionReport, SessionError> {
+        let pass = Pass::asked(&request, &self.0.engine().options.journal)?;
         self.0.check_exists(request.session_id).await?;
         // Memory is the one slow reader, and nothing is dropped that it has not read.
         if let Some(memory) = &self.0.engine().derived.memory {
             memory.catch_up().await;
         }
-        self.0.compact_one(request, CompactionPolicy::asked(&self.0.engine().options.journal)).await
+        self.0.compact_one(request.session_id, request.dry_run, pass).await
     }
 
     pub(super) async fn create_reader(&self, request: NamedReader) -> Result<ReaderView, SessionError> {

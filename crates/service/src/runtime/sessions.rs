@@ -60,17 +60,11 @@ const SENT_MAX: u32 = 10;
 const SENT_AGAIN_MIN: Duration = Duration::from_millis(5);
 const SENT_AGAIN_MAX: Duration = Duration::from_millis(500);
 
-/// Sessions over one engine.
+/// Sessions over one engine: what both services are made of.
 #[derive(Clone)]
 pub struct Sessions {
     pub(super) inner: Arc<Inner>,
 }
-
-/// Sessions in memory, which end after some time without a request.
-pub type EphemeralSessionService = Sessions;
-
-/// Stored sessions, which leave memory after some time without a request.
-pub type PersistentSessionService = Sessions;
 
 pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
@@ -130,6 +124,11 @@ impl Sessions {
         Self { inner }
     }
 
+    /// Returns true if its sessions outlive the process.
+    pub(super) fn is_stored(&self) -> bool {
+        self.engine().is_stored()
+    }
+
     pub(super) fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -142,12 +141,12 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// Refuses a request for compaction in a build without it.
+    /// Refuses a request for compaction in a build without it, and settings for a compactor that takes none.
     fn check_compaction(&self, is_asked: bool) -> Result<(), SessionError> {
         if is_asked || self.engine().is_compaction_configured() {
             self.engine().capabilities.require(Capability::SessionCompaction)?;
         }
-        Ok(())
+        self.engine().check_settings(is_asked)
     }
 
     /// Returns the way to a session's actor; loads it if the session is stored.
@@ -231,7 +230,7 @@ impl Sessions {
         if let Some(shared) = self.inner.registry.shared(session_id) {
             let durable = match engine.events.tail(session_id).await? {
                 // Another node may have deleted it.
-                None if engine.is_stored => return Err(SessionError::NotFound(session_id)),
+                None if engine.is_stored() => return Err(SessionError::NotFound(session_id)),
                 durable => durable.unwrap_or(0),
             };
             if self.is_own(&shared, durable).await?
@@ -242,7 +241,7 @@ impl Sessions {
             }
         }
         // A session that is not stored and has no actor is leaving for good.
-        let restored = if engine.is_stored { engine.restore(session_id).await? } else { None };
+        let restored = if engine.is_stored() { engine.restore(session_id).await? } else { None };
         Ok(View::of(&restored.ok_or(SessionError::NotFound(session_id))?))
     }
 
@@ -415,7 +414,7 @@ impl Sessions {
             return Err(SessionError::ShuttingDown);
         }
         let limit = engine.options.ephemeral.max_sessions;
-        if !engine.is_stored && self.inner.registry.len() + in_flight >= limit {
+        if !engine.is_stored() && self.inner.registry.len() + in_flight >= limit {
             return Err(SessionError::Limit { what: "sessions", limit: limit as u64 });
         }
         engine.held.check_room()
@@ -425,7 +424,7 @@ impl Sessions {
     /// before. If the index fails, it is the default.
     async fn default_model(&self) -> String {
         let models = &self.engine().models;
-        let earlier = match models.is_stand_in() && self.engine().is_stored {
+        let earlier = match models.is_stand_in() && self.engine().is_stored() {
             true => self.inner.earlier_model.get_or_try_init(|| self.earlier_model()).await.ok().cloned().flatten(),
             false => None,
         };
@@ -638,7 +637,7 @@ impl Sessions {
     /// Puts a session's row and key into the index: the session has changed, or was found. They are copies: after a
     /// failure the next start puts them again.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
-        let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
+        let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored());
         // Keys of sessions in memory are kept by `creations` alone.
         let key = IndexedKey::of(session).filter(|_| is_stored);
         let mut done = derived.publish(Arc::new(session.summary()), has_changed).await;

@@ -18,7 +18,7 @@ use super::{
     },
     human::heading_of,
     message::{Body, Message, ToolResult},
-    reminder::{Pin, Reminder},
+    reminder::{Pin, Reminder, remove_system_reminders_by_type},
     state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd},
 };
@@ -150,9 +150,7 @@ impl SessionFields {
                 }
             }
             Event::ReminderSet(set) => {
-                let reminders = Arc::make_mut(&mut self.reminders);
-                reminders.retain(|reminder| reminder.kind != set.kind);
-                reminders.push(Reminder {
+                self.add_system_reminder(Reminder {
                     kind: set.kind.clone(),
                     text: set.text.clone(),
                     automatic: set.automatic,
@@ -160,7 +158,7 @@ impl SessionFields {
                 });
             }
             Event::ReminderCleared(cleared) => {
-                Arc::make_mut(&mut self.reminders).retain(|reminder| reminder.kind != cleared.kind);
+                remove_system_reminders_by_type(Arc::make_mut(&mut self.reminders), &cleared.kind);
             }
             Event::Pinned(pinned) => {
                 Arc::make_mut(&mut self.pins).push(Pin { seq: record.seq, text: pinned.text.clone() });
@@ -184,7 +182,9 @@ impl SessionFields {
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.set_partial(None);
+                // Step 9 of a compaction.
                 self.context.rebuild(record.seq, rebuilt);
+                // Step 13 of a compaction: the summary counts for the session and the turn's budget.
                 let (usage, cost) = rebuilt.bill();
                 self.spend(usage, cost);
                 if let Some(open) = &mut self.open_compaction {
@@ -193,6 +193,7 @@ impl SessionFields {
             }
             Event::CompactionCompleted(_) => {
                 self.open_compaction = None;
+                // Step 11 of a compaction.
                 self.counters.last_input_tokens = 0;
                 if let Some(open) = &mut self.open_turn {
                     open.totals.compactions += 1;

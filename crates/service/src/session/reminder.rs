@@ -2,6 +2,9 @@
 //!
 //! The type is a field that text cannot forge. A reminder is a message of the live context and never a turn: no
 //! compaction discards it.
+//!
+//! A session's own reminders change by events, which `remind` and `clear_reminder` of the service record. The functions
+//! here are what applies them, what makes messages of them, and what you may use for lists of your own.
 
 use std::borrow::Cow;
 
@@ -9,6 +12,47 @@ pub use meerkat_words::reminder::{Pin, Reminder, SystemReminderType};
 
 use super::message::{Attached, AttachedFile, BlobRef, Body, Image, Message, ToolResult};
 use crate::{compaction::summary_of, tool::RECALL_TOOL};
+
+/// What may be a reminder: a message, or a session's own reminder.
+pub trait MaybeReminder {
+    /// Returns its type; `None` if it is no reminder.
+    fn reminder_type(&self) -> Option<&SystemReminderType>;
+
+    /// Returns true if new reminders come behind it, and before what was said.
+    fn is_before_what_was_said(&self) -> bool;
+}
+
+impl MaybeReminder for Message {
+    fn reminder_type(&self) -> Option<&SystemReminderType> {
+        match self {
+            Self::SystemReminder { kind, .. } => Some(kind),
+            Self::System { .. }
+            | Self::Pin { .. }
+            | Self::User { .. }
+            | Self::Assistant { .. }
+            | Self::BlockAssistant { .. }
+            | Self::ToolResults { .. } => None,
+        }
+    }
+
+    fn is_before_what_was_said(&self) -> bool {
+        match self {
+            Self::System { .. } | Self::SystemReminder { .. } | Self::Pin { .. } => true,
+            Self::User { .. } => summary_of(self).is_some(),
+            Self::Assistant { .. } | Self::BlockAssistant { .. } | Self::ToolResults { .. } => false,
+        }
+    }
+}
+
+impl MaybeReminder for Reminder {
+    fn reminder_type(&self) -> Option<&SystemReminderType> {
+        Some(&self.kind)
+    }
+
+    fn is_before_what_was_said(&self) -> bool {
+        true
+    }
+}
 
 /// Adds a reminder behind the others, and removes the former one of its type. The first reminder comes before all
 /// messages of the conversation.
@@ -27,14 +71,16 @@ use crate::{compaction::summary_of, tool::RECALL_TOOL};
 /// assert_eq!(messages.last(), Some(&prompt));
 /// ```
 pub fn add_system_reminder(messages: &mut Vec<Message>, kind: SystemReminderType, text: impl Into<Body>) {
-    remove_system_reminders_by_type(messages, &kind);
-    let is_before_what_was_said = |message: &Message| match message {
-        Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => true,
-        Message::User { .. } => summary_of(message).is_some(),
-        Message::Assistant { .. } | Message::BlockAssistant { .. } | Message::ToolResults { .. } => false,
-    };
-    let at = messages.iter().take_while(|message| is_before_what_was_said(message)).count();
-    messages.insert(at, Message::SystemReminder { kind, content: text.into() });
+    add(messages, Message::SystemReminder { kind, content: text.into() });
+}
+
+/// Adds a reminder in the place of the former one of its type.
+pub(super) fn add<M: MaybeReminder>(messages: &mut Vec<M>, reminder: M) {
+    if let Some(kind) = reminder.reminder_type() {
+        remove_system_reminders_by_type(messages, kind);
+    }
+    let at = messages.iter().take_while(|message| message.is_before_what_was_said()).count();
+    messages.insert(at, reminder);
 }
 
 /// Returns true if a message is a reminder. A user's text that looks like one is not.
@@ -45,20 +91,51 @@ pub const fn is_system_reminder(message: &Message) -> bool {
 
 /// Returns true if a message is a reminder of this type.
 #[must_use]
-pub fn is_system_reminder_of_type(message: &Message, kind: &SystemReminderType) -> bool {
-    matches!(message, Message::SystemReminder { kind: of, .. } if of == kind)
+pub fn is_system_reminder_of_type(message: &impl MaybeReminder, kind: &SystemReminderType) -> bool {
+    message.reminder_type() == Some(kind)
 }
 
 /// Counts the reminders of this type.
 #[must_use]
-pub fn count_system_reminders_by_type(messages: &[Message], kind: &SystemReminderType) -> usize {
-    messages.iter().filter(|message| is_system_reminder_of_type(message, kind)).count()
+pub fn count_system_reminders_by_type(messages: &[impl MaybeReminder], kind: &SystemReminderType) -> usize {
+    messages.iter().filter(|message| is_system_reminder_of_type(*message, kind)).count()
 }
 
 /// Takes the reminders of this type out.
-pub fn remove_system_reminders_by_type(messages: &mut Vec<Message>, kind: &SystemReminderType) {
+pub fn remove_system_reminders_by_type(messages: &mut Vec<impl MaybeReminder>, kind: &SystemReminderType) {
     messages.retain(|message| !is_system_reminder_of_type(message, kind));
 }
+
+/// Writes a reminder as a request carries it. No text in it can end it, nor begin another; what no type's name has is
+/// written as `_`.
+///
+/// ```
+/// use meerkat_service::session::reminder::*;
+///
+/// let content = create_system_reminder_content(&SystemReminderType::GitStatus, "On main, clean.");
+/// assert_eq!(content, "<system-reminder kind=\"git_status\">\nOn main, clean.\n</system-reminder>");
+/// assert_eq!(extract_type_from_content(&content), Some(SystemReminderType::GitStatus));
+/// ```
+#[must_use]
+pub fn create_system_reminder_content(kind: &SystemReminderType, content: &str) -> String {
+    format!("{OPENING}{}{OPENED}{}{CLOSING}", kind.tame(), without_tags(content))
+}
+
+/// Parses the type in what [`create_system_reminder_content`] wrote, and in nothing else. It says nothing about who wrote
+/// it: anybody can. Whether a message is a reminder, and of which type, [`is_system_reminder_of_type`] says, which looks at
+/// no text.
+#[must_use]
+pub fn extract_type_from_content(content: &str) -> Option<SystemReminderType> {
+    let (kind, rest) = content.strip_prefix(OPENING)?.split_once(OPENED)?;
+    let text = rest.strip_suffix(CLOSING)?;
+    // A second reminder in it, or one's end, is not what was written.
+    matches!(without_tags(text), Cow::Borrowed(_)).then(|| kind.parse().ok()).flatten()
+}
+
+/// What a request has around the type and the text of a reminder.
+const OPENING: &str = "<system-reminder kind=\"";
+const OPENED: &str = "\">\n";
+const CLOSING: &str = "\n</system-reminder>";
 
 /// Tags around reminders, pins and recalled texts in a request.
 const TAGS: [&str; 3] = ["system-reminder", "pin", RECALLED_TAG];
@@ -68,12 +145,9 @@ const RECALLED_TAG: &str = "recalled";
 /// A reminder or a pin as a request carries it; `None` of any other message. No text in it can end it, nor begin
 /// another.
 pub(super) fn tagged(message: &Message) -> Option<String> {
-    let text = |content: &Body| without_tags(&content.excerpt()).into_owned();
     match message {
-        Message::SystemReminder { kind, content } => {
-            Some(format!("<system-reminder kind=\"{kind}\">\n{}\n</system-reminder>", text(content)))
-        }
-        Message::Pin { n, content } => Some(format!("<pin n=\"{n}\">\n{}\n</pin>", text(content))),
+        Message::SystemReminder { kind, content } => Some(create_system_reminder_content(kind, &content.excerpt())),
+        Message::Pin { n, content } => Some(format!("<pin n=\"{n}\">\n{}\n</pin>", without_tags(&content.excerpt()))),
         Message::System { .. }
         | Message::User { .. }
         | Message::Assistant { .. }

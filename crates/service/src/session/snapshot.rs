@@ -207,6 +207,12 @@ impl Snapshot {
         Ok(Session(fields))
     }
 
+    /// Restores the session without anything that is in the journal, also if that leaves it incomplete: its counts are
+    /// true.
+    pub(crate) fn counted(self) -> Session {
+        Session(self.fields)
+    }
+
     /// Restores the session without its messages; `None` if a turn is open or queued, which only the journal has whole.
     pub(crate) fn outline(self) -> Option<Session> {
         let mut fields = self.fields;

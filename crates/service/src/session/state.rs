@@ -16,7 +16,7 @@ use super::{
     context::Context,
     event::{CompactionCounters, Decision, Key, MemoryScope, Record, Scope, SessionMemory},
     message::{Body, Message, RawJson},
-    reminder::{Pin, Reminder, SystemReminderType, tagged},
+    reminder::{self, Pin, Reminder, SystemReminderType, count_system_reminders_by_type, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
@@ -86,6 +86,13 @@ impl Deref for Session {
 }
 
 impl Session {
+    /// Returns true if a message of [`messages`](SessionFields::messages) is a reminder. A text that looks like one is
+    /// not.
+    #[must_use]
+    pub const fn is_system_reminder(message: &Message) -> bool {
+        reminder::is_system_reminder(message)
+    }
+
     /// Starts a session from its first record.
     ///
     /// # Errors
@@ -313,7 +320,12 @@ impl SessionFields {
     /// Returns true if it has a reminder of this kind.
     #[must_use]
     pub fn has_reminder(&self, kind: &SystemReminderType) -> bool {
-        self.reminders.iter().any(|reminder| reminder.kind == *kind)
+        count_system_reminders_by_type(&self.reminders, kind) > 0
+    }
+
+    /// Sets a reminder behind the others, and removes the former one of its type. Only an event does that.
+    pub(super) fn add_system_reminder(&mut self, reminder: Reminder) {
+        reminder::add(Arc::make_mut(&mut self.reminders), reminder);
     }
 
     /// The turn that runs.

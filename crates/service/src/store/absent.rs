@@ -9,7 +9,7 @@ use meerkat_words::{
 
 use super::Stores;
 use crate::{
-    SessionError,
+    Absence, SessionError,
     capability::{Capabilities, Capability},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 /// `SESSION_PERSISTENCE_DISABLED`.
 pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
     Capabilities::compiled().require(Capability::SessionStore)?;
-    Err(SessionError::PersistenceDisabled { configured: false })
+    Err(SessionError::PersistenceDisabled { absence: Absence::NotBuilt })
 }
 
 /// Owned data directory; this build has none.
@@ -38,7 +38,7 @@ impl DirectoryOwner {
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
 pub fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
-    Err(SessionError::PersistenceDisabled { configured: false })
+    Err(SessionError::PersistenceDisabled { absence: Absence::NotBuilt })
 }
 
 /// Reads a page of the sessions in `data_dir`, which this build cannot.
@@ -46,7 +46,7 @@ pub fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
 pub fn glance(_: &Path, _: &SessionQuery) -> Result<Page<SessionSummary>, SessionError> {
-    Err(SessionError::PersistenceDisabled { configured: false })
+    Err(SessionError::PersistenceDisabled { absence: Absence::NotBuilt })
 }
 
 /// Lowers the priority of this thread; this build has no background work.

@@ -25,9 +25,19 @@ fn decode(bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
     Ok(serde_json::from_slice(bytes)?)
 }
 
-/// Refuses a snapshot that counts fewer messages than the stored one.
-pub fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStoreError> {
-    super::guard_count(incoming, decode(stored)?.meta().message_count)
+/// Decodes the snapshot of this session.
+fn decode_of(id: SessionId, bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
+    let snapshot = decode(bytes)?;
+    if snapshot.meta().id == id { Ok(snapshot) } else { Err(SessionStoreError::Corrupted(id)) }
+}
+
+/// Decodes a stored session without its messages, which nothing is read for: enough for
+/// [`append_only_save_guard`](super::append_only_save_guard), which compares counts.
+///
+/// # Errors
+/// [`SessionStoreError::Corrupted`] if what is stored is another session's.
+pub fn previous(id: SessionId, stored: Option<&[u8]>) -> Result<Option<Session>, SessionStoreError> {
+    stored.map(|stored| decode_of(id, stored).map(Snapshot::counted)).transpose()
 }
 
 /// Lists these snapshots, newest first.
@@ -46,10 +56,7 @@ pub fn list<'a>(
 
 /// Decodes a snapshot and reads its bodies from the journal; `None` if there is no journal.
 pub async fn load(id: SessionId, stored: &[u8], events: &dyn EventStore) -> Result<Option<Session>, SessionStoreError> {
-    let snapshot = decode(stored)?;
-    if snapshot.meta().id != id {
-        return Err(SessionStoreError::Corrupted(id));
-    }
+    let snapshot = decode_of(id, stored)?;
     let mut records = BTreeMap::new();
     for (from, to) in snapshot.ranges() {
         if !read(id, from, to, events, &mut records).await? {
@@ -81,11 +88,7 @@ pub fn keys(id: SessionId, stored: &[u8]) -> Option<(Seq, Vec<LostKey>)> {
 
 /// Decodes a snapshot without its messages; `None` if something in it is open.
 pub fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, SessionStoreError> {
-    let snapshot = decode(stored)?;
-    if snapshot.meta().id != id {
-        return Err(SessionStoreError::Corrupted(id));
-    }
-    Ok(snapshot.outline())
+    Ok(decode_of(id, stored)?.outline())
 }
 
 /// Reads the existing events from `from` to `to`. Returns true if there is such a session.
@@ -118,5 +121,22 @@ fn failed(id: SessionId, error: &StoreError) -> SessionStoreError {
     match error {
         StoreError::Corrupted { .. } => SessionStoreError::Corrupted(id),
         other => SessionStoreError::Internal(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::tests::{created, record, session_id};
+
+    #[test]
+    fn a_snapshot_guards_its_own_session_alone() {
+        let session = Session::begin(&record(1, None, created())).unwrap();
+        let stored = encode(&session).unwrap();
+        let other = "01900000-0000-7000-8000-000000000009".parse::<SessionId>().unwrap();
+        assert_ne!(other, session_id());
+        assert_eq!(previous(session.id, Some(&stored)).unwrap().unwrap().id, session.id);
+        assert!(matches!(previous(other, Some(&stored)), Err(SessionStoreError::Corrupted(id)) if id == other));
+        assert!(previous(other, None).unwrap().is_none());
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, io::ErrorKind, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -48,6 +48,7 @@ pub use readers::{MemoryReaders, ReaderStore};
 pub use crate::session::{KEY_KEPT_MS, SessionMeta};
 
 use crate::{
+    ErrorBody, ErrorCode, SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     session::{Session, event::Record},
@@ -328,22 +329,27 @@ pub struct Stores {
     pub inbox: Option<Arc<dyn Inbox>>,
 }
 
-/// Snapshots: each the fold of a journal up to some seq, derived from it and never ahead of it.
+/// Snapshots: each the fold of a journal up to some seq, derived from it and never ahead of it. They are for speed: a
+/// session with a snapshot is loaded without reading its whole journal.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Saves a snapshot.
+    /// Saves a snapshot in place of the one before. Call [`append_only_save_guard`] first. In a directory and in a
+    /// database, that and the write are two steps: of two callers at the same time, both may pass the guard.
     ///
     /// # Errors
     /// [`SessionStoreError::MonotonicityViolation`] if it counts fewer messages than the one before.
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError>;
 
-    /// Loads a snapshot.
+    /// Loads a snapshot; `None` if there is none, or no journal of its session.
     async fn load(&self, id: &SessionId) -> Result<Option<Session>, SessionStoreError>;
 
-    /// Lists snapshots.
+    /// Lists snapshots: each session's id, times, labels and counts as they were when it was saved. The engine does not
+    /// call it, because not every session has a snapshot, and lists of sessions come from the [`SessionIndex`]. It is for
+    /// programs that want to see what a store holds.
     async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError>;
 
-    /// Deletes a snapshot.
+    /// Deletes a snapshot; if there is none, that is a success too. The session stays: its journal is deleted with [`EventStore::delete`]. The
+    /// engine calls it after that; what is deleted does not guard against a later save.
     async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError>;
 
     /// Loads a snapshot's small fields without the messages and without reading the journal. `None` if they are not
@@ -352,7 +358,8 @@ pub trait SessionStore: Send + Sync {
         Ok(None)
     }
 
-    /// Returns true if there is a snapshot.
+    /// Returns true if there is a snapshot, whether or not it can be loaded. The engine asks where an outline is `None`,
+    /// so override it if you can answer without reading the snapshot.
     async fn exists(&self, id: &SessionId) -> Result<bool, SessionStoreError> {
         Ok(self.load(id).await?.is_some())
     }
@@ -380,7 +387,8 @@ pub enum SessionStoreError {
     /// The bytes are not a snapshot.
     #[error("Serialization error: {0}")]
     Serialization(String),
-    /// There is no such snapshot.
+    /// There is no such snapshot. No store of meerkat says so, and no store may answer [`SessionStore::delete`] with it:
+    /// what is not there is deleted. [`SessionStore::load`] answers with `None`.
     #[error("Session not found: {0}")]
     NotFound(SessionId),
     /// The snapshot cannot be trusted.
@@ -411,17 +419,42 @@ impl From<serde_json::Error> for SessionStoreError {
     }
 }
 
-/// Refuses a snapshot that counts fewer messages than the one before.
+impl From<SessionStoreError> for SessionError {
+    /// Converts the failure for callers of a surface: a program that saves or loads sessions of its own.
+    fn from(error: SessionStoreError) -> Self {
+        match error {
+            SessionStoreError::NotFound(_) => Self::ItemNotFound("snapshot"),
+            SessionStoreError::Corrupted(id) => Self::Corrupted { session_id: id, last_good_seq: None },
+            SessionStoreError::Io(error) if error.kind() == ErrorKind::StorageFull => Self::StoreFull,
+            SessionStoreError::MonotonicityViolation { id, prev_len, new_len } => {
+                let body = ErrorBody::with_message(ErrorCode::SessionMonotonicityViolation, error.to_string());
+                let body = body.detail("session_id", id.to_string());
+                Self::Failed(Box::new(body.detail("prev_len", prev_len).detail("new_len", new_len)))
+            }
+            // What is no snapshot now will be none later.
+            SessionStoreError::Serialization(_) => {
+                tracing::error!(%error, "a snapshot could not be decoded");
+                Self::Internal(error.to_string())
+            }
+            SessionStoreError::Io(_) | SessionStoreError::Internal(_) => {
+                tracing::error!(%error, "the store of snapshots failed");
+                Self::StoreFailed
+            }
+        }
+    }
+}
+
+/// Refuses a snapshot that counts fewer messages than the one before. Every store calls it first in
+/// [`SessionStore::save`]. What counts is all that was ever said: a compaction makes the context shorter, and no session.
 ///
 /// # Errors
 /// [`SessionStoreError::MonotonicityViolation`].
 pub fn append_only_save_guard(incoming: &Session, previous: Option<&Session>) -> Result<(), SessionStoreError> {
-    guard_count(incoming, previous.map_or(0, |previous| previous.message_count))
-}
-
-fn guard_count(incoming: &Session, prev_len: u64) -> Result<(), SessionStoreError> {
     let (id, new_len) = (incoming.id, incoming.message_count);
-    if new_len < prev_len { Err(SessionStoreError::MonotonicityViolation { id, prev_len, new_len }) } else { Ok(()) }
+    match previous.map(|previous| previous.message_count) {
+        Some(prev_len) if new_len < prev_len => Err(SessionStoreError::MonotonicityViolation { id, prev_len, new_len }),
+        _ => Ok(()),
+    }
 }
 
 /// Lists, idempotency keys and checkpoints: copies from the journals, for speed alone.

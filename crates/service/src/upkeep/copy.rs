@@ -13,7 +13,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Session, SessionError,
+    Absence, Session, SessionError,
     ids::{Seq, SessionId},
     memory::SharedMemory,
     service::{SessionState, SessionSummary},
@@ -123,7 +123,7 @@ async fn forget(from: &Stores, to: &Stores, memories: [Option<&SharedMemory>; 2]
         Some(memory) => {
             memory.forget(all).await?;
         }
-        None if to.events.node().is_none() => return Err(SessionError::MemoryDisabled { configured: false }),
+        None if to.events.node().is_none() => return Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt }),
         None => to.events.record_forgotten(&all).await?,
     }
     Ok(())

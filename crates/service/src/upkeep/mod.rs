@@ -1,6 +1,6 @@
 //! Upkeep of a store: journal compaction, retention, bundles, copies, examination and repair. Nothing here runs a turn.
 
-pub(crate) mod pruning;
+pub(crate) mod journal_compaction;
 
 pub(crate) mod retention;
 

@@ -1,4 +1,4 @@
-//! From an operation and its parameters to the answer's bytes: decode, call one method, encode.
+//! From an operation and its parameters to the answer's bytes: ask for its capability, decode, call one method, encode.
 //!
 //! Surfaces that speak JSON use it, so that equal requests get equal answers on each.
 
@@ -140,6 +140,7 @@ macro_rules! declare {
             operation: Operation,
             params: &str,
         ) -> Result<Vec<u8>, SessionError> {
+            service.capabilities().admit(operation)?;
             match operation {
                 Operation::CreateSession => encode(&create_session(service, params).await?),
                 Operation::StartTurn => begin_turn(service, params).await?.answer().await,

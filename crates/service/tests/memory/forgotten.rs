@@ -181,7 +181,7 @@ async fn no_history_is_dropped_that_memory_has_yet_to_take_in_of_what_a_compacti
         agent.service().compact(CompactSession { session_id, compaction: None }).await.unwrap();
         say(word).await;
     }
-    let drop = CompactJournal { session_id, dry_run: false, drop_history: true };
+    let drop = CompactJournal { drop_history: true, ..CompactJournal::new(session_id) };
     assert_eq!(agent.service().compact_journal(drop.clone()).await.unwrap().dropped, 0);
     memory.fails.store(false, Ordering::Relaxed);
     let request = WaitReader { reader: "memory".to_owned(), session_id, seq: 30, wait_ms: 60_000 };

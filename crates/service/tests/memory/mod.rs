@@ -17,7 +17,7 @@ use meerkat_service::{
     clock::{Clock, SystemClock, Timestamp, World},
     compaction::CompactionConfig,
     memory::{EmbedFor, Embedder, MemoryOptions},
-    options::{EngineOptions, Policy},
+    options::{EmbedderChoice, EngineOptions, Policy},
     service::{
         CompactJournal, CompactSession, CreateSession, DeleteSession, EditQueued, ForgetMemory, ForkSession,
         InterruptTurn, ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn,
@@ -213,7 +213,7 @@ async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() 
     assert_eq!(search(&agent, "One.").await.len(), 2, "taking in notices it");
     assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
     lose();
-    let compacted = CompactJournal { session_id: session.session_id, dry_run: false, drop_history: false };
+    let compacted = CompactJournal::new(session.session_id);
     agent.service().compact_journal(compacted).await.unwrap();
     assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "nothing is dropped before");
     end(agent).await;
@@ -594,5 +594,37 @@ async fn what_is_asked_is_checked() {
     assert_eq!(service.forget_memory(request).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     for odd in ["?!…", "\u{0}\u{1b}[2J", "何か", &"x".repeat(16 * 1024)] {
         assert!(service.search_memory(query(odd)).await.unwrap().items.is_empty());
+    }
+}
+
+#[test]
+fn a_graph_of_fewer_than_100_vectors_is_refused() {
+    for (from, is_taken) in [(0, false), (99, false), (100, true), (usize::MAX, true)] {
+        let mut options = options();
+        options.memory.graph_from = from;
+        match config(&Arc::default(), options).build() {
+            Ok(_) => assert!(is_taken, "{from}"),
+            Err(refused) => {
+                assert!(!is_taken && refused.code() == ErrorCode::ConfigInvalid, "{from}: {refused}");
+                assert_eq!(refused.body().details["key"], "memory.graph_from");
+                assert!(refused.to_string().contains("from 100 on"), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_table_in_a_directory_is_named_by_the_configuration() {
+    let build = |dir: Option<&Path>| {
+        let mut options = options();
+        (options.memory.embedder, options.memory.local.dir) = (EmbedderChoice::Local, dir.map(Path::to_owned));
+        AgentBuildConfig::new().options(options).memory(None, MemoryOptions::default()).build()
+    };
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("recall/tests/fixtures/table");
+    assert!(build(Some(&table)).is_ok());
+    for dir in [None, Some(Path::new("/nowhere/at all"))] {
+        let refused = build(dir).err().unwrap();
+        assert_eq!(refused.code(), ErrorCode::ConfigInvalid, "{refused}");
+        assert_eq!(refused.body().details["key"], "memory.local.dir");
     }
 }

@@ -14,18 +14,22 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     ErrorCode, Seq, SessionId,
     clock::Timestamp,
+    compaction::CompactionConfig,
     options::Policy,
-    service::{CompactJournal, DecideApproval, HistoryItem, ReadBlob, ReadHistory, StartTurn},
+    service::{
+        CompactJournal, CompactSession, CompactionPolicy, DecideApproval, HistoryItem, ReadBlob, ReadHistory, StartTurn,
+    },
     session::event::Decision,
     store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores},
 };
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
+    time::timeout,
 };
 
 use crate::stored::{
-    Place, Process, files,
+    PATIENCE, Place, Process, files,
     layer::{Layer, lay},
     seqs,
 };
@@ -150,7 +154,7 @@ impl Place {
         self.watched(true, async |process, watched| {
             let service = process.service.clone();
             let compaction = tokio::spawn(async move {
-                let request = CompactJournal { session_id, dry_run: false, drop_history: false };
+                let request = CompactJournal::new(session_id);
                 service.compact_journal(request).await.map(|report| report.dropped).map_err(|error| error.code())
             });
             watched.entered.acquire().await.unwrap().forget();
@@ -191,6 +195,22 @@ impl Process {
         self.remind(session_id, "environment", "A sea.").await;
         self.remind(session_id, "git_status", "The last.").await;
         self.is_read(session_id).await;
+        session_id
+    }
+
+    /// A session of ten turns with two replies and a call each. All but the last have left the context, and six of them
+    /// for good: no more than three compactions can be undone. The first three have more than 64 KiB.
+    async fn compacted(&self) -> SessionId {
+        let session_id = self.create().await;
+        let config = CompactionConfig { recent_turn_budget: 1, ..CompactionConfig::default() };
+        for n in 0..10 {
+            let text = format!("{n} of them ").repeat(if n < 3 { 60 } else { 1 });
+            self.turn(session_id, &called(&text, "@say Done. @compaction @say So far.")).await.unwrap();
+            if n > 0 {
+                let request = CompactSession { session_id, compaction: Some(config) };
+                assert_eq!(self.service.compact(request).await.unwrap().retained, 4);
+            }
+        }
         session_id
     }
 
@@ -421,7 +441,7 @@ fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
     });
 }
 
-/// Only what is sealed is looked at, and once; the rest waits for somebody who asks.
+/// What is sealed is looked at once; what is written too when a turn ends, and less and less often.
 #[test]
 fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
     for is_rolling in [true, false] {
@@ -441,18 +461,143 @@ fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
             process.turn(written, "@say Here.").await.unwrap();
             process.turn(session_id, "@say Here.").await.unwrap();
             watched.pruned(1).await;
-            // Of each kind the latest in what is sealed stays.
-            assert_eq!(process.reminders_set(session_id).await, [2, 13, 17, 18]);
-            let looks = watched.looks.load(Ordering::Relaxed);
-            for _ in 0..3 {
+            // Of each kind the latest stays: of those in what is sealed, or of all. One alone is too little.
+            let due: &[u64] = if is_rolling { &[2, 13, 17, 18] } else { &[2, 17, 18] };
+            assert_eq!(process.reminders_set(session_id).await, due);
+            // The reader comes further each time. Looks get rarer, because each reads the journal from its beginning.
+            let (looks, rounds) = (watched.looks.load(Ordering::Relaxed), 12);
+            for _ in 0..rounds {
                 let asked = *watched.asked.borrow();
-                process.turn(written, "@say More.").await.unwrap();
-                process.turn(session_id, "@say More.").await.unwrap();
-                watched.asked.subscribe().wait_for(|now| *now > asked + 1).await.unwrap();
+                for session_id in [written, session_id] {
+                    process.turn(session_id, "@say More.").await.unwrap();
+                    process.is_done("one", session_id, process.last_seq(session_id).await).await;
+                }
+                timeout(PATIENCE, watched.asked.subscribe().wait_for(|now| *now > asked + 1)).await.unwrap().unwrap();
             }
-            let now = (watched.looks.load(Ordering::Relaxed), *watched.pruned.borrow());
-            assert_eq!(now, (looks, 1), "nothing changed");
+            let more = watched.looks.load(Ordering::Relaxed) - looks;
+            let due = if is_rolling { 0..=0 } else { 2..=rounds };
+            assert!(due.contains(&more), "{more} looks, and {rounds} at each session were due");
+            assert_eq!(*watched.pruned.borrow(), 1, "nothing more goes");
             assert_eq!(process.reminders_set(written).await.len(), 9, "a segment that is written is not sealed for it");
         });
     }
+}
+
+impl Watched {
+    /// Ends a turn of the session; the compaction after it is over then.
+    async fn ends_a_turn(&self, process: &Process, session_id: SessionId) {
+        let asked = *self.asked.borrow();
+        process.turn(session_id, "@say Over.").await.unwrap();
+        // It asks twice; the third time is the next compaction, which finds nothing new.
+        timeout(PATIENCE, self.asked.subscribe().wait_for(|now| *now >= asked + 2)).await.unwrap().unwrap();
+        process.turn(session_id, "@say Again.").await.unwrap();
+        timeout(PATIENCE, self.asked.subscribe().wait_for(|now| *now >= asked + 3)).await.unwrap().unwrap();
+    }
+}
+
+/// The end of a turn compacts a short session, too: it ends the file that is written. History goes only where the
+/// configuration says so, and then exactly the last replies stay. At intervals it goes from what is sealed.
+#[test]
+fn a_schedule_compacts_a_session_to_its_last_replies() {
+    for (is_rolling, drop_history, gone) in [(false, true, 9), (false, false, 0), (true, true, 9)] {
+        let mut place = Place::pruned();
+        let session_id = place.process(true, async |process| {
+            let session_id = process.compacted().await;
+            process.is_read(session_id).await;
+            if is_rolling {
+                // What is dropped of the part that is written seals it.
+                assert_eq!(process.compact(session_id, false, false).await.dropped, 10);
+            }
+            session_id
+        });
+        let journal = &mut place.options.journal;
+        (journal.end_min_record_age_ms, journal.drop_history) = (0, drop_history);
+        // Each goes by its own keys.
+        match is_rolling {
+            true => (journal.rolling_ms, journal.keep_last_replies, journal.end_keep_last_replies) = (20, 3, 0),
+            false => (journal.end_of_run, journal.keep_last_replies) = (true, 0),
+        }
+        place.watched(false, async |process, watched| {
+            let replies = async || seqs(&process.events(session_id).await, "assistant_message");
+            let before = replies().await;
+            match is_rolling {
+                true => {
+                    process.turn(session_id, "@say Over.").await.unwrap();
+                    timeout(PATIENCE, watched.pruned(1)).await.unwrap();
+                }
+                false => watched.ends_a_turn(&process, session_id).await,
+            }
+            assert_eq!(*watched.pruned.borrow(), u64::from(drop_history));
+            let stays: Vec<u64> = replies().await.into_iter().filter(|seq| before.contains(seq)).collect();
+            // Of twelve replies that left for good three stay.
+            assert_eq!(stays, before[gone..]);
+            let now = process.said(session_id).await;
+            assert_eq!(now.iter().any(|item| item["role"] == "pruned"), drop_history, "{now:?}");
+        });
+        assert_eq!(place.segments(session_id).len(), if drop_history { 2 } else { 1 });
+        // It goes on.
+        place.process(true, async |process| {
+            assert_eq!(process.turn(session_id, "@say Good.").await.unwrap().text, "Good.");
+        });
+    }
+}
+
+/// The file that is written ends for 64 KiB, and not for less, however much of it that is.
+#[test]
+fn at_the_end_of_a_turn_a_file_ends_of_which_enough_was_replaced() {
+    for (count, is_enough) in [(70, true), (50, false)] {
+        let mut place = place();
+        (place.options.journal.end_of_run, place.options.journal.end_min_record_age_ms) = (true, 0);
+        let session_id = place.watched(false, async |process, watched| {
+            let session_id = process.create().await;
+            for _ in 0..count {
+                process.remind(session_id, "git_status", &"x".repeat(1000)).await;
+            }
+            process.is_read(session_id).await;
+            watched.ends_a_turn(&process, session_id).await;
+            assert_eq!(process.reminders_set(session_id).await.len(), if is_enough { 1 } else { count });
+            session_id
+        });
+        assert_eq!(place.segments(session_id).len(), if is_enough { 2 } else { 1 });
+    }
+}
+
+/// A request's policy counts before the configuration's, each number by itself.
+#[test]
+fn a_request_brings_its_own_policy() {
+    let mut place = Place::pruned();
+    place.options.journal.min_record_age_ms = 3_600_000;
+    place.process(true, async |process| {
+        let session_id = process.compacted().await;
+        process.is_read(session_id).await;
+        let dropped = async |request: CompactJournal| {
+            let report = process.service.compact_journal(CompactJournal { dry_run: true, ..request }).await;
+            report.map(|report| report.dropped).map_err(|error| (error.code(), error.body().details["field"].clone()))
+        };
+        let asked = CompactJournal::new(session_id);
+        assert_eq!(dropped(asked.clone()).await, Ok(0), "as configured, all are too young");
+        let old = CompactJournal { min_record_age_ms: Some(0), ..asked.clone() };
+        assert_eq!(dropped(old.clone()).await, Ok(10), "the starts of calls that have ended");
+        let ttl = CompactJournal { keep_answered_request_ttl_ms: Some(3_600_000), ..old.clone() };
+        assert_eq!(dropped(ttl).await, Ok(0));
+        // A turn is its start, two answers, the start and the end of its call, and its own end.
+        let history = CompactJournal { drop_history: true, ..old.clone() };
+        assert_eq!(dropped(history.clone()).await, Ok(6 + 9), "of twelve replies ten stay");
+        for (replies, turns) in [(0, 6), (4, 4), (12, 0), (usize::MAX, 0)] {
+            let policy = CompactionPolicy {
+                min_record_age_ms: 0,
+                keep_last_replies: Some(replies),
+                keep_answered_request_ttl_ms: 0,
+            };
+            let kept = CompactJournal { keep_last_replies: Some(replies), ..history.clone() };
+            assert_eq!(
+                CompactJournal::by(session_id, policy),
+                CompactJournal { keep_answered_request_ttl_ms: Some(0), ..kept.clone() }
+            );
+            assert_eq!(dropped(kept).await, Ok(turns * 6 + (10 - turns)), "of {replies}");
+        }
+        // A number of replies without the wish to drop any.
+        let contradiction = CompactJournal { keep_last_replies: Some(2), ..old };
+        assert_eq!(dropped(contradiction).await, Err((ErrorCode::InvalidRequest, "keep_last_replies".into())));
+    });
 }

@@ -24,6 +24,7 @@ mod overview;
 mod projection;
 mod put_blob;
 mod readers;
+mod saves;
 mod waiting;
 mod workspace;
 
@@ -273,7 +274,10 @@ impl Process {
     }
 
     async fn compact(&self, session_id: SessionId, dry_run: bool, drop_history: bool) -> JournalCompactionReport {
-        self.service.compact_journal(CompactJournal { session_id, dry_run, drop_history }).await.unwrap()
+        self.service
+            .compact_journal(CompactJournal { dry_run, drop_history, ..CompactJournal::new(session_id) })
+            .await
+            .unwrap()
     }
 
     /// A session with turns, calls of tools, and reminders of which the last one counts.

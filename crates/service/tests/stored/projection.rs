@@ -375,7 +375,7 @@ fn what_a_compaction_dropped_is_in_no_file_after_a_kill() {
     let (pruned, mut prunes) = mpsc::unbounded_channel();
     let dying = |stores: &mut Stores| stores.pruner = Some(Arc::new(Dying(stores.pruner.take().unwrap(), pruned)));
     place.process_over(false, dying, async |process, ()| {
-        let request = CompactJournal { session_id: id, dry_run: false, drop_history: false };
+        let request = CompactJournal::new(id);
         tokio::spawn(async move { process.service.compact_journal(request).await });
         assert!(prunes.recv().await.unwrap() > 0);
     });

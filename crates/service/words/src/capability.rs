@@ -10,3 +10,8 @@ pub enum Capability {
     /// Compacts long contexts.
     SessionCompaction,
 }
+
+impl Capability {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::SessionStore, Self::MemoryStore, Self::SessionCompaction];
+}

@@ -15,6 +15,8 @@ crate::options::options! {
     /// Settings of the default compactor.
     #[derive(Copy, Eq)]
     CompactionConfig {
+        /// Compacts before the context grows too long; otherwise only on request.
+        enabled: bool = true,
         /// Tokens at which it compacts; 80 % of the model's window if that is less.
         #[schemars(range(min = 1))]
         auto_compact_threshold: u64 = 100_000,

@@ -14,6 +14,28 @@ use crate::{
     store::{Holder, StoreError},
 };
 
+/// Why a service lacks a capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// The build lacks it.
+    NotBuilt,
+    /// The configuration switches it off.
+    SwitchedOff,
+    /// A Rust program has set none.
+    NotSet,
+}
+
+impl Absence {
+    /// The reason in an error's details, unless it is the build.
+    const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::NotBuilt => None,
+            Self::SwitchedOff => Some("configured"),
+            Self::NotSet => Some("not_set"),
+        }
+    }
+}
+
 /// Declares the errors. A row has an error's message, its fields, its code, and the details of its body; those behind
 /// `maybe` are left out if there are none.
 macro_rules! session_errors {
@@ -70,20 +92,28 @@ macro_rules! session_errors {
 
 session_errors! {
     /// The operation needs `session-store`, which is not built in or is switched off.
-    #[error("{}", if *.configured { CONFIGURED_OFF } else { ErrorCode::SessionPersistenceDisabled.message() })]
+    #[error("{}", match .absence {
+        Absence::NotBuilt => ErrorCode::SessionPersistenceDisabled.message(),
+        Absence::SwitchedOff => "Session persistence is disabled (store.enabled = false).",
+        Absence::NotSet => "Session persistence is disabled (AgentBuildConfig has no store; set one with `.store(…)`).",
+    })]
     PersistenceDisabled {
-        /// True if the build has it and the configuration switched it off.
-        configured: bool,
-    } = SessionPersistenceDisabled [] maybe ["reason" = configured.then_some("configured")];
+        /// Why the service has no store.
+        absence: Absence,
+    } = SessionPersistenceDisabled [] maybe ["reason" = absence.reason()];
     /// The operation needs `session-compaction`, which is not built in.
     #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
     CompactionDisabled = SessionCompactionDisabled [];
     /// The operation needs `memory-store`.
-    #[error("{}", if *.configured { MEMORY_CONFIGURED_OFF } else { ErrorCode::MemoryStoreDisabled.message() })]
+    #[error("{}", match .absence {
+        Absence::NotBuilt => ErrorCode::MemoryStoreDisabled.message(),
+        Absence::SwitchedOff => "Semantic memory is disabled (memory.enabled = false).",
+        Absence::NotSet => "Semantic memory is disabled (AgentBuildConfig has no memory; set one with `.memory(…)`).",
+    })]
     MemoryDisabled {
-        /// True if the build has it, but the configuration or the SDK's config has not.
-        configured: bool,
-    } = MemoryStoreDisabled [] maybe ["reason" = configured.then_some("configured")];
+        /// Why the service has no memory.
+        absence: Absence,
+    } = MemoryStoreDisabled [] maybe ["reason" = absence.reason()];
     /// The memory cannot be searched, or not now.
     #[error("The memory is not available: {}.", .why.trim_end_matches('.'))]
     MemoryUnavailable {
@@ -330,11 +360,6 @@ session_errors! {
     #[error("An internal error occurred: {0}")]
     Internal(why: String) = Internal [];
 }
-
-/// Message if the configuration, not the build, switched persistence off.
-const CONFIGURED_OFF: &str = "Session persistence is disabled (store.enabled = false).";
-/// Message if the configuration switched memory off; an SDK config without one counts, too.
-const MEMORY_CONFIGURED_OFF: &str = "Semantic memory is disabled (memory.enabled = false).";
 
 fn model_not_configured(model: &str, variable: Option<&str>) -> String {
     match variable {

@@ -32,6 +32,6 @@ pub mod store;
 pub mod tool;
 
 pub use capability::Capability;
-pub use error::SessionError;
+pub use error::{Absence, SessionError};
 pub use ids::{Seq, SessionId, TurnNumber};
 pub use operation::Operation;

@@ -144,6 +144,12 @@ pub trait Embedder: Send + Sync {
     /// Returns name and version. Vectors of another one are recomputed.
     fn id(&self) -> String;
 
+    /// Returns true for a table of words' vectors: texts have theirs once they are added, and they count only where words
+    /// find little.
+    fn is_table(&self) -> bool {
+        false
+    }
+
     /// Returns a vector for each text, all of one dimension, each of length 1 or all zeros.
     ///
     /// # Errors
@@ -163,12 +169,21 @@ pub struct EndpointAccess {
 }
 
 /// Options for opening a memory.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemoryOptions {
     /// Source of its vectors; as the engine's options say if `None`.
     pub embedder: Option<Arc<dyn Embedder>>,
+    /// Vectors from which on a graph finds the nearest; of a service it is what the engine's options say.
+    pub graph_from: usize,
     /// Access to the embeddings endpoint that the options name.
     pub endpoint: EndpointAccess,
     /// True if it records added texts itself, because no journal outlives the process.
     pub records_intake: bool,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        let graph_from = crate::options::MemoryConfig::default().graph_from;
+        Self { embedder: None, graph_from, endpoint: EndpointAccess::default(), records_intake: false }
+    }
 }

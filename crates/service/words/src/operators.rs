@@ -5,8 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId},
+    options::JournalOptions,
 };
 
 /// Request of `create_reader` and `delete_reader`.
@@ -58,7 +60,18 @@ pub struct WaitReader {
     pub wait_ms: u64,
 }
 
-/// Request of `compact_journal`.
+/// Records that a journal compaction keeps although nothing depends on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionPolicy {
+    /// Milliseconds that every record is kept at least.
+    pub min_record_age_ms: u64,
+    /// Newest replies outside the live context that stay; without a number all history stays.
+    pub keep_last_replies: Option<usize>,
+    /// Milliseconds to keep a request that has its result.
+    pub keep_answered_request_ttl_ms: u64,
+}
+
+/// Request of `compact_journal`. Of the policy, fields left out come from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompactJournal {
@@ -70,6 +83,60 @@ pub struct CompactJournal {
     /// Also drops history outside the live context and the newest replies.
     #[serde(default)]
     pub drop_history: bool,
+    /// Milliseconds that every record is kept at least.
+    #[serde(default)]
+    pub min_record_age_ms: Option<u64>,
+    /// Newest replies outside the live context to keep; only with `drop_history`.
+    #[serde(default)]
+    pub keep_last_replies: Option<usize>,
+    /// Milliseconds to keep a request that has its result.
+    #[serde(default)]
+    pub keep_answered_request_ttl_ms: Option<u64>,
+}
+
+impl CompactJournal {
+    /// Asks for a compaction by the configuration's policy, which drops no history.
+    #[must_use]
+    pub const fn new(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            dry_run: false,
+            drop_history: false,
+            min_record_age_ms: None,
+            keep_last_replies: None,
+            keep_answered_request_ttl_ms: None,
+        }
+    }
+
+    /// Asks for a compaction by a policy. It drops history if the policy has a number of replies to keep.
+    #[must_use]
+    pub const fn by(session_id: SessionId, policy: CompactionPolicy) -> Self {
+        Self {
+            drop_history: policy.keep_last_replies.is_some(),
+            min_record_age_ms: Some(policy.min_record_age_ms),
+            keep_last_replies: policy.keep_last_replies,
+            keep_answered_request_ttl_ms: Some(policy.keep_answered_request_ttl_ms),
+            ..Self::new(session_id)
+        }
+    }
+
+    /// Returns its policy: the configuration's, but for what the request says.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` for a number of replies in a request that drops none.
+    pub fn policy(&self, options: &JournalOptions) -> Result<CompactionPolicy, SessionError> {
+        if self.keep_last_replies.is_some() && !self.drop_history {
+            let why = "all replies are kept unless drop_history is true; set that, or leave this out";
+            return Err(SessionError::invalid("keep_last_replies", why));
+        }
+        let keep_last_replies = self.keep_last_replies.unwrap_or(options.keep_last_replies);
+        let ttl_ms = self.keep_answered_request_ttl_ms;
+        Ok(CompactionPolicy {
+            min_record_age_ms: self.min_record_age_ms.unwrap_or(options.min_record_age_ms),
+            keep_last_replies: self.drop_history.then_some(keep_last_replies),
+            keep_answered_request_ttl_ms: ttl_ms.unwrap_or(options.keep_answered_request_ttl_ms),
+        })
+    }
 }
 
 /// Request of `retain`. Fields left out come from the configuration.

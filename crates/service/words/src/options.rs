@@ -405,13 +405,15 @@ options! {
         keep_last_replies: usize = 10,
         /// Milliseconds to keep a request that has its result.
         keep_answered_request_ttl_ms: u64 = 0,
+        /// Scheduled compactions drop history, too: all outside the live context but the newest replies.
+        drop_history: bool = false,
         /// Milliseconds between compactions of the journals of active sessions; 0 for never.
         rolling_ms: u64 = 0,
         /// Compacts a journal when a turn has ended, by the following keys.
         end_of_run: bool = false,
         /// As `min_record_age_ms`, when a turn has ended.
         end_min_record_age_ms: u64 = 900_000,
-        /// As `keep_last_replies`, when a turn has ended.
+        /// As `keep_last_replies`, when a turn has ended; it counts only with `drop_history`.
         end_keep_last_replies: usize = 3,
         /// As `keep_answered_request_ttl_ms`, when a turn has ended.
         end_keep_answered_request_ttl_ms: u64 = 3_600_000,
@@ -461,22 +463,25 @@ impl RetentionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EmbedderChoice {
-    /// None: texts are found by their words alone, without a download or a network.
+    /// Table in the program: no download and no network.
     #[default]
     Builtin,
     /// Server with OpenAI's embeddings endpoint.
     Endpoint,
-    /// Model in a local directory, in a build with `local-embeddings`.
+    /// Table of model2vec in a local directory.
     Local,
 }
 
-/// A model in a local directory.
+/// A table in a local directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalConfig {
     /// The directory.
     pub dir: Option<std::path::PathBuf>,
 }
+
+/// Least number of vectors from which on a graph is built.
+pub const GRAPH_FROM_MIN: usize = 100;
 
 options! {
     /// An embeddings endpoint.
@@ -504,9 +509,11 @@ options! {
         scope_label: String = "user".to_owned(),
         /// Source of the vectors.
         embedder: EmbedderChoice = EmbedderChoice::Builtin,
+        /// Vectors from which on a graph finds the nearest, at least [`GRAPH_FROM_MIN`]; below that all are compared.
+        graph_from: usize = 50_000,
         /// Endpoint, if `embedder` is `endpoint`.
         endpoint: EndpointConfig = EndpointConfig::default(),
-        /// Model, if `embedder` is `local`.
+        /// Table, if `embedder` is `local`.
         local: LocalConfig = LocalConfig::default(),
     }
 }

@@ -25,6 +25,32 @@ pub enum SystemReminderType {
 /// The longest name of a custom reminder, in bytes.
 const CUSTOM_NAME_BYTES_MAX: usize = 64;
 
+/// Returns true for what the name of a custom reminder consists of.
+const fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+impl SystemReminderType {
+    /// Checks the name of a custom one: what is refused here cannot be read again.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` with the names there may be.
+    pub fn check(&self) -> Result<(), SessionError> {
+        self.to_string().parse::<Self>().map(drop)
+    }
+
+    /// Returns its text with `_` in place of each character that no name has.
+    #[must_use]
+    pub fn tame(&self) -> String {
+        match self {
+            Self::Custom(name) => {
+                Self::Custom(name.chars().map(|c| if is_of_name(c) { c } else { '_' }).collect()).to_string()
+            }
+            kind => kind.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for SystemReminderType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,10 +67,7 @@ impl FromStr for SystemReminderType {
     type Err = SessionError;
 
     fn from_str(text: &str) -> Result<Self, SessionError> {
-        let is_name = |name: &str| {
-            (1..=CUSTOM_NAME_BYTES_MAX).contains(&name.len())
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-        };
+        let is_name = |name: &str| (1..=CUSTOM_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_of_name);
         Ok(match text {
             "claude_md" => Self::ClaudeMd,
             "environment" => Self::Environment,

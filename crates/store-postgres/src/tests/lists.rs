@@ -1,4 +1,4 @@
-//! Lists, blobs and pruning.
+//! Lists, blobs and journal compaction.
 
 use std::collections::BTreeSet;
 

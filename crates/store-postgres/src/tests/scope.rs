@@ -106,7 +106,7 @@ async fn what_others_write_before_the_first_look_is_found() {
     // A session that memory waits for: its scan is over then.
     let own = b.create_session(of("bob")).await.unwrap().session_id;
     b.start_turn(StartTurn::new(own, "@say Mine.")).await.unwrap();
-    b.compact_journal(CompactJournal { session_id: own, dry_run: false, drop_history: false }).await.unwrap();
+    b.compact_journal(CompactJournal::new(own)).await.unwrap();
     let session_id = a.create_session(of("ana")).await.unwrap().session_id;
     a.start_turn(StartTurn::new(session_id, "@say The password is persimmon.")).await.unwrap();
     a.create_session(of("ana")).await.unwrap();

@@ -101,6 +101,12 @@ const MCP_HELP: &str = "For clients that start their servers; clients that conne
     In the client's configuration:\n  \
         {\"mcpServers\": {\"meerkat\": {\"command\": \"meerkat\", \"args\": [\"mcp\"]}}}";
 
+const ACP_HELP: &str = "For editors that start their agents: Zed, the IDEs of JetBrains, Neovim, Emacs and others. The \
+    folder that is open in the editor is the session's workspace, and the editor asks you about calls. Logs go to \
+    standard error. docs/editors.md has the lines for each editor.\n\n\
+    In Zed's settings:\n  \
+        {\"agent_servers\": {\"meerkat\": {\"type\": \"custom\", \"command\": \"meerkat\", \"args\": [\"acp\"]}}}";
+
 const CALL_HELP: &str = "Operations, parameters and answers are those of REST, JSON-RPC and MCP.\n\n\
     Examples:\n  \
         meerkat call                                         lists the operations\n  \
@@ -113,7 +119,7 @@ const CALL_HELP: &str = "Operations, parameters and answers are those of REST, J
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Turns and sessions", &["run", "chat", "resume", "sessions", "models"]),
     ("What a session holds", &["events", "compact", "memory", "tools", "servers", "call"]),
-    ("Programs and browsers", &["serve", "console", "token", "rpc", "mcp"]),
+    ("Programs and browsers", &["serve", "console", "token", "rpc", "mcp", "acp"]),
     ("Set up and look after", &["config", "store", "doctor", "capabilities", "errors", "completions"]),
 ];
 
@@ -159,6 +165,9 @@ pub(crate) enum Command {
     /// Speak the Model Context Protocol on standard input and output
     #[command(after_help = MCP_HELP)]
     Mcp(McpArgs),
+    /// Speak the Agent Client Protocol on standard input and output, for editors
+    #[command(after_help = ACP_HELP)]
+    Acp,
     /// Print a session's events
     Events(EventsArgs),
     /// Compact a session's live context

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{
-    Operation, SessionError, SessionService,
+    Capability, Operation, SessionError, SessionId, SessionService,
     wire::{call, decode_create, decode_params, encode},
 };
 use serde_json::{Value, json};
@@ -12,15 +12,32 @@ use tokio::time::Instant;
 use super::names::resolve;
 use crate::{
     app::App,
+    args::{CompactFlags, TurnFlags},
     wire::{Request, read},
 };
 
 /// Pause between two requests for something that the service itself does not wait for.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Refuses an operation whose capability the service lacks.
+/// Refuses an operation whose capability the service lacks. A command asks before it looks at names, files or standard
+/// input.
 pub(super) fn require(app: &App, operation: Operation) -> Result<(), SessionError> {
-    operation.needs().map_or(Ok(()), |needed| app.service.capabilities().require(needed))
+    app.service.capabilities().admit(operation)
+}
+
+/// Refuses a name that has to be looked up in a list, if the service lacks the capability for that.
+pub(super) fn require_name(app: &App, name: &str) -> Result<(), SessionError> {
+    if name.parse::<SessionId>().is_ok() { Ok(()) } else { require(app, Operation::List) }
+}
+
+/// Refuses an operation, or the compaction that its flags or the configuration ask for, if the service lacks the
+/// capability.
+pub(crate) fn require_for(app: &App, operation: Operation, flags: &TurnFlags) -> Result<(), SessionError> {
+    require(app, operation)?;
+    // What another process runs, it compacts as its own configuration says.
+    let is_configured = !app.is_attached && app.config.asks_for_compaction();
+    let asks_to_compact = is_configured || flags.compact != CompactFlags::default();
+    if asks_to_compact { app.service.capabilities().require(Capability::SessionCompaction) } else { Ok(()) }
 }
 
 /// Performs an operation whose session may have a short name, again and again until its wait is over.
@@ -28,6 +45,7 @@ pub(super) async fn perform(
     service: &Arc<dyn SessionService>,
     (operation, mut params): Request,
 ) -> Result<Vec<u8>, SessionError> {
+    service.capabilities().admit(operation)?;
     if let Some(name) = params["session_id"].as_str() {
         params["session_id"] = json!(resolve(service, name).await?);
     }
@@ -40,11 +58,7 @@ pub(super) async fn perform(
             // Unlike a client's request, a command's may name the folder that its user stands in.
             Operation::CreateSession => encode(&service.create_session(decode_create(&params_text)?).await?)?,
             // And it may read copies of files.
-            Operation::Blob => {
-                let request = decode_params(&params_text)?;
-                operation.needs().map_or(Ok(()), |needed| service.capabilities().require(needed))?;
-                encode(&service.answer_blob(request).await?)?
-            }
+            Operation::Blob => encode(&service.answer_blob(decode_params(&params_text)?).await?)?,
             operation => call(service.as_ref(), operation, &params_text).await?,
         };
         let left = wait.saturating_sub(began.elapsed());

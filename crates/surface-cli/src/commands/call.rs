@@ -137,6 +137,7 @@ pub(crate) fn request(
     stdin: impl FnMut() -> Box<dyn BufRead + Send>,
 ) -> Result<Call, SessionError> {
     let callee = callee(args.operation.as_deref().unwrap_or_default())?;
+    callee.operation.map_or(Ok(()), |operation| ask::require(app, operation))?;
     // A prompt may have files.
     let values = &app.config.values;
     let limit = values.limits.prompt_bytes.saturating_mul(2).max(values.serve.max_body_bytes);

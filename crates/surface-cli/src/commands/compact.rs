@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    ask::require,
     names::resolve,
     show::{message, print_message},
 };
@@ -22,6 +23,7 @@ use crate::{
 pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs) -> Result<u8, CliError> {
     let name = args.target.session.as_deref().unwrap_or_default();
     let (operation, mut params) = wire::compact(&args.how, name, app.config.values.compaction);
+    require(app, operation)?;
     let id = resolve(&app.service, name).await?;
     params["session_id"] = json!(id);
     if operation == Operation::Compact {

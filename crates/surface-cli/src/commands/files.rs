@@ -9,7 +9,7 @@ use std::{
 };
 
 use meerkat_service::{
-    Operation, Seq, SessionError, SessionId, TurnNumber,
+    Seq, SessionError, SessionId, TurnNumber,
     service::{ReadBlob, ReadEvents, SessionView},
     session::event::{ChangedFile, HistorySnapshot, ToolFinished, ToolOutcome, ToolStarted},
     tool::content_of_copy,
@@ -19,7 +19,7 @@ use meerkat_tools::{Content, WorkspaceFiles};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{ask::require, names::resolve};
+use super::names::resolve;
 use crate::{
     app::App,
     output::printable,
@@ -138,7 +138,6 @@ fn unknown(turn: TurnNumber, ToolFinished { name, outcome, .. }: &ToolFinished) 
 
 /// Finds the session and its folder; the folder may be missing.
 async fn open(app: &App, name: &str) -> Result<(SessionView, Result<WorkspaceFiles, SessionError>), SessionError> {
-    require(app, Operation::Blob)?;
     let id = resolve(&app.service, name).await?;
     let view = app.service.read(&id).await?;
     let folder = match &view.workspace {

@@ -26,6 +26,7 @@ const MEMORY: &str = "memory";
 /// `memory …`.
 pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand) -> Result<u8, CliError> {
     let request = wire::memory(command);
+    require(app, request.0)?;
     match command {
         MemoryCommand::Search { query, .. } if !app.out.is_json => {
             let hits: Page<SearchHit> = read(&perform(&app.service, request).await?)?;
@@ -35,7 +36,6 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
             return Ok(0);
         }
         MemoryCommand::Forget { yes: false, .. } if app.out.can_ask && is_to_be_asked(command) => {
-            require(app, Operation::ForgetMemory)?;
             let question = "Forget all texts that match, for good?";
             if !is_confirmed(app, &mut streams, question, "Nothing was forgotten.").await {
                 return Ok(0);
@@ -46,17 +46,16 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
             show(app, Operation::ReindexMemory, &encode(&reindexed)?)?;
             return Ok(0);
         }
-        MemoryCommand::Search { .. } | MemoryCommand::Forget { .. } => is_meant(app, command)?,
+        MemoryCommand::Search { .. } | MemoryCommand::Forget { .. } => is_meant(command)?,
     }
     print(app, request).await
 }
 
-/// Refuses to forget without a confirmation. A missing capability is refused first.
-pub(crate) fn is_meant(app: &App, command: &MemoryCommand) -> Result<(), SessionError> {
+/// Refuses to forget without a confirmation.
+fn is_meant(command: &MemoryCommand) -> Result<(), SessionError> {
     if !is_to_be_asked(command) {
         return Ok(());
     }
-    require(app, Operation::ForgetMemory)?;
     Err(SessionError::invalid("--yes", "forgetting is permanent; without a terminal, confirm with --yes"))
 }
 

@@ -5,7 +5,7 @@
 mod list;
 mod names;
 
-mod ask;
+pub(crate) mod ask;
 
 pub(crate) mod show;
 

@@ -17,6 +17,7 @@ use meerkat_service::{
 };
 
 use super::{
+    ask::{require_for, require_name},
     confirm::answers,
     names::{NO_SESSION, resolve},
     questions::Questions,
@@ -69,6 +70,8 @@ async fn output_spec(app: &App, streams: &mut Streams, flags: &Delivery) -> Resu
 
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> Result<u8, CliError> {
+    require_for(app, Operation::StartTurn, &args.turn)?;
+    args.session.as_deref().map_or(Ok(()), |name| require_name(app, name))?;
     refuse_detached(app, args.delivery.detach)?;
     attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {
@@ -155,6 +158,7 @@ pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) ->
 
 /// `resume`.
 pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs) -> Result<u8, CliError> {
+    require_for(app, Operation::Resume, &args.turn)?;
     refuse_detached(app, args.delivery.detach)?;
     attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, path::Path, sync::Arc};
 
 use meerkat_service::{
-    Capabilities, Capability, Operation, SessionError, SessionService,
+    Capabilities, Capability, SessionError, SessionService,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
     service::{AnswerCall, CallContent, HistoryItem, Page, ReadHistory, Scope, SessionQuery, SessionSummary},
@@ -14,7 +14,7 @@ use meerkat_service::{
 use serde_json::{Value, json};
 
 use super::{
-    ask::{self, require},
+    ask::{self, require, require_for},
     confirm::is_confirmed,
     files,
     list::pages,
@@ -38,6 +38,7 @@ const KEPT: &str = "Nothing was deleted.";
 /// `sessions …`.
 pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionCommand) -> Result<u8, CliError> {
     let mut request = wire::session(command, "");
+    require(app, request.0)?;
     let (mut kept, mut planned) = (None, None);
     match command {
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
@@ -66,7 +67,6 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             }
         }
         SessionCommand::Delete { yes: false, .. } => {
-            require(app, Operation::Delete)?;
             let why = "deleting is permanent; without a terminal, confirm with --yes";
             return Err(SessionError::invalid("--yes", why).into());
         }
@@ -161,6 +161,7 @@ async fn perform(
                 // The session would end with this command.
                 app.service.capabilities().require(Capability::SessionStore)?;
             }
+            require_for(app, operation, &args.turn)?;
             encode(&create(app, &args.create, &args.turn).await?)
         }
         SessionCommand::Answer { value, .. } => {

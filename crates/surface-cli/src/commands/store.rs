@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Mutex};
 
 use meerkat_service::{
-    SessionError,
+    Capabilities, Capability, SessionError,
     clock::World,
     copy::{Copied, copy},
     memory::{MemoryOptions, SharedMemory, open_memory},
@@ -97,6 +97,7 @@ fn of_end(error: &SessionError, what: &str) -> CliError {
 
 /// `store copy`.
 pub(crate) fn store_copy(out: &Output, env: &Environment, config: &Config, args: &CopyArgs) -> Result<u8, CliError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
     let telemetry = Telemetry::begin(out, config.values.log.level, env, false)?;
     let (from, to) = (End::parse("FROM", &args.from, config, env)?, End::parse("TO", &args.to, config, env)?);
     if let End::Directory(folder) = &from {
@@ -164,6 +165,7 @@ fn described(copied: &Copied) -> String {
 
 /// `nodes`.
 pub(crate) fn nodes(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
+    Capabilities::compiled().require(Capability::SessionStore)?;
     let items = match config.database(env)? {
         Some(database) => runtime()?.block_on(database.nodes())?,
         None => {

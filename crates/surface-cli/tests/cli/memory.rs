@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use meerkat_testkit::{Random, seed, until};
+use meerkat_testkit::{Random, seed, until, until_some};
 
 use crate::drive::{Ran, meerkat, ran, terminal::cli};
 
@@ -22,6 +22,24 @@ fn a_person_sees_what_was_found_and_is_asked_before_it_is_forgotten() {
     assert!(refused.err.contains("Forget all texts that match") && refused.err.contains("Nothing was forgotten."));
     assert!(search().run().out.contains("persimmon"));
     assert_eq!(forget("y\n").run().out, "forgotten  1\nerased     true\n");
+}
+
+#[test]
+fn a_paraphrase_without_a_common_word_is_found_out_of_the_box() {
+    let dir = meerkat_testkit::folder();
+    let said = "The certificate had expired.";
+    assert_eq!(run(dir.path(), &["run", &format!("@say {said}")]).code, 0);
+    let find = |query: &str| {
+        let found = run(dir.path(), &["memory", "search", query, "--role", "assistant", "--json"]);
+        assert_eq!(found.code, 0, "{}", found.err);
+        found.json()["items"].clone()
+    };
+    // A search waits a while for memory, and a busy machine may need more.
+    let found = until_some("memory has it", || Some(find("TLS cert ran out")).filter(|found| found[0].is_object()));
+    assert_eq!(found[0]["text"], said);
+    let lanes = found[0]["lanes"].as_object().unwrap();
+    assert_eq!(lanes.keys().collect::<Vec<_>>(), ["vector"], "no word is the same");
+    assert_eq!(find("medieval cathedral gargoyle"), serde_json::json!([]));
 }
 
 /// A forgetting once answered only when the text had left every file, with nothing to say otherwise.

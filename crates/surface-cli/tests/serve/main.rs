@@ -15,6 +15,7 @@ mod numbers;
 mod origins;
 mod proxy;
 
+mod acp;
 mod asked;
 mod backup;
 mod disconnects;

@@ -24,15 +24,19 @@ const INITIALIZE: &str = concat!(
     "\n"
 );
 
+/// The same of the Agent Client Protocol, whose versions are numbers.
+const BEGIN: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1}}\n";
+
 /// Commands that run for long: arguments, input, the text that shows that they are at work, and the exit code after Ctrl-C
 /// if that ends them.
-const COMMANDS: [(&[&str], &str, &str, Option<i32>); 6] = [
+const COMMANDS: [(&[&str], &str, &str, Option<i32>); 7] = [
     (&["--json", "serve", "--rest", "--listen", "127.0.0.1:0"], "", "listening", Some(0)),
     (&["rpc"], "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}\n", "jsonrpc", Some(0)),
     (&["mcp"], INITIALIZE, "protocolVersion", Some(0)),
     (&["chat"], "@say Hello.\n", "Hello.", None),
     (&["run", "--events", "@say Wait @stall"], "", "text_delta", None),
     (&["events", "last", "--since", "0", "--follow"], "", "turn completed", Some(130)),
+    (&["acp"], BEGIN, "protocolVersion", Some(0)),
 ];
 
 fn begin(mut command: Command, sent: &str, says: &str) -> Child {

@@ -15,16 +15,24 @@ use tower::ServiceExt as _;
 pub(crate) struct Server {
     rest: Router,
     pub(crate) service: Arc<dyn SessionService>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Server {
+    /// With a store, so that no request is refused for a missing capability.
+    pub(crate) fn stored() -> Self {
+        let folder = meerkat_testkit::folder();
+        let agent = AgentBuildConfig::new().store(folder.path().join("data")).build().unwrap();
+        Self { _folder: Some(folder), ..Self::with(agent, RestOptions::default()) }
+    }
+
     pub(crate) fn start() -> Self {
         Self::with(AgentBuildConfig::new().build().unwrap(), RestOptions::default())
     }
 
     pub(crate) fn with(agent: Agent, options: RestOptions) -> Self {
         let service = agent.service().clone();
-        Self { rest: router(service.clone(), options), service }
+        Self { rest: router(service.clone(), options), service, _folder: None }
     }
 
     /// Sends a request. `request` is a method and a path, then headers, a line each; a body is JSON unless they say

@@ -17,12 +17,13 @@ use futures::{SinkExt as _, StreamExt as _};
 use meerkat_client::{Client, Place};
 use meerkat_serve::{Limits, ServeOptions, Server, Token, owner::Owner};
 use meerkat_service::{
-    AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
+    AgentBuildConfig, ErrorBody, ErrorCode, Operation, SessionService,
     service::{
         AnswerCall, AnsweredCall, CallContent, CallOutcome, CreateSession, ForgetMemory, InterruptTurn, OpenCall,
         PinFact, ReadEvents, StartTurn, TurnStatus,
     },
     session::message::RawJson,
+    wire::call,
 };
 use meerkat_testkit::{refusing_address, until_asked};
 use serde_json::{Value, json};
@@ -124,6 +125,20 @@ async fn a_session_over_the_network_is_the_servers() {
     }
     let refused = client.pin(PinFact { session_id: id, text: String::new() }).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::InvalidRequest);
+    stage.end().await;
+}
+
+/// What a program has not set is no setting of its configuration: the client says the server's reason, before it asks.
+#[tokio::test]
+async fn a_missing_capability_has_the_servers_reason() {
+    let service = service();
+    let stage = Stage::new(service.clone(), 0).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    for operation in [Operation::List, Operation::SearchMemory] {
+        let due = call(service.as_ref(), operation, "{}").await.unwrap_err().body();
+        assert_eq!(due.details["reason"], "not_set");
+        assert_eq!(call(&client, operation, "{}").await.unwrap_err().body(), due);
+    }
     stage.end().await;
 }
 

@@ -16,6 +16,7 @@ use jsonrpsee::server::HttpBody;
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, SessionService,
     clock::{Clock, SystemClock, Timestamp, World},
+    memory::MemoryOptions,
     options::{ContextOptions, EngineOptions, EphemeralOptions, Overflow},
     service::{InterruptTurn, ReadEvents, StartTurn, TurnStatus},
     wire::Answers,
@@ -314,7 +315,10 @@ async fn in_a_batch_a_subscription_is_refused() {
 
 #[tokio::test]
 async fn every_method_is_there_and_takes_names_only() {
-    let address = listen(rpc()).await;
+    // What a service lacks it says first.
+    let dir = meerkat_testkit::folder();
+    let all = AgentBuildConfig::new().store(dir.path().to_owned()).memory(None, MemoryOptions::default());
+    let address = listen(service(all.build().unwrap().service().clone(), RpcOptions::default())).await;
     for (method, _) in methods() {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": ["x"] }).to_string();
         assert_eq!(digest(&post(address, request.as_bytes()).await.1), "1: -32602 INVALID_REQUEST", "{method}");
@@ -373,7 +377,9 @@ async fn a_public_request_cannot_wait_as_an_attached_command_does() {
     };
     let public = service(engine.clone(), RpcOptions::default());
     let waiting = request("session/blob", &of_blob(r#","is_waiting":true"#));
-    assert_eq!(answer(&public, waiting.clone()).await, "1: -32602 INVALID_REQUEST");
+    let dir = meerkat_testkit::folder();
+    let stored = AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap().service().clone();
+    assert_eq!(answer(&service(stored, RpcOptions::default()), waiting.clone()).await, "1: -32602 INVALID_REQUEST");
     assert_eq!(answer(&public, request("session/subscribe", &of_session)).await, "1: -32602 INVALID_REQUEST");
     // A service in memory has no store, but commands read the answers of their turns.
     let ungated = service(engine.clone(), RpcOptions { is_for_commands: true, ..RpcOptions::default() });

@@ -151,7 +151,7 @@ async fn two_handles_of_a_store_are_one_store() {
     assert_eq!(shared::check(&Directories::default()).await, []);
 }
 
-/// What is about nodes, or about pruning, does not apply to stores in memory.
+/// What is about nodes, or about journal compaction, does not apply to stores in memory.
 #[tokio::test]
 async fn two_stores_are_not_taken_for_one() {
     let broken = shared::check(&InMemory { are_one: false }).await;

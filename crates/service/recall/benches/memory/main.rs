@@ -1,8 +1,8 @@
 //! Quality and speed of memory's search, offline.
 //!
-//! `cargo bench -p meerkat-recall -- retrieval speed vectors` runs the named parts, or all if none is named. `--locomo
-//! PATH` and `--longmemeval PATH` measure those files too, `--model DIR` adds a model's vectors to these (with the feature
-//! `local-embeddings`), `--messages N` sets the size of `speed`. The corpora are generated from a seed; constants are
+//! `cargo bench -p meerkat-recall -- retrieval speed vectors crossover` runs the named parts, or all if none is named. `--locomo
+//! PATH` and `--longmemeval PATH` measure those files too, `--endpoint URL` and `--model DIR` add the vectors of a server or
+//! of a table, `--messages N` sets the size of `speed`. The corpora are generated from a seed; constants are
 //! tuned on one, results reported on the other. Milliseconds are never asserted.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
@@ -39,7 +39,12 @@ fn main() {
         return speed::in_child(&role);
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let parts: [(&str, Part); 3] = [("retrieval", retrieval::run), ("speed", speed::run), ("vectors", vectors::run)];
+    let parts: [(&str, Part); 4] = [
+        ("retrieval", retrieval::run),
+        ("speed", speed::run),
+        ("vectors", vectors::run),
+        ("crossover", vectors::crossover),
+    ];
     let is_named = |name: &str| args.iter().any(|arg| arg == name);
     let all = !parts.iter().any(|(name, _)| is_named(name));
     for (name, part) in parts {

@@ -1,12 +1,13 @@
 //! Retrieval on the generated corpora, and on the public datasets that are named.
 //!
-//! `--model DIR` measures memory with that model's vectors too, on the public datasets. `--save FILE` keeps the result of every question, and
-//! `--against FILE` prints the differences from an earlier run: what a change of the ranking is worth.
+//! `--endpoint URL` measures memory with the vectors of that server too, and `--model DIR` with those of a table, on the
+//! public datasets. `--save FILE` keeps the result of every question, and `--against FILE` prints the differences from an
+//! earlier run: what a change of the ranking is worth.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use meerkat_recall::LocalEmbedder;
-use meerkat_words::memory::Embedder;
+use meerkat_recall::{EndpointEmbedder, EndpointOptions, LocalEmbedder};
+use meerkat_words::{clock::World, memory::Embedder};
 
 use super::{
     agents,
@@ -15,7 +16,7 @@ use super::{
     metrics::{Scores, paired},
     option,
     questions::{Haystack, report, tune},
-    ways::{MEMORY, WITH_MODEL, measure},
+    ways::{MEMORY, WITH_MODEL, WORDS, measure},
 };
 
 /// Size of the corpora of dialogues.
@@ -30,8 +31,7 @@ type Results = BTreeMap<String, Vec<[f64; 2]>>;
 /// Measures the generated corpora, and the named files.
 pub(crate) fn run(args: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let model =
-        option(args, "--model").map(|dir| Arc::new(LocalEmbedder::open(Path::new(dir)).unwrap()) as Arc<dyn Embedder>);
+    let model = model(args);
     let mut results = Results::new();
     let generated: [(&str, Haystack); 4] = [
         ("dialogues, tuning", nameless(tune(FULL))),
@@ -80,6 +80,16 @@ pub(crate) fn run(args: &[String]) {
     }
 }
 
+/// Opens the model that is named.
+fn model(args: &[String]) -> Option<Arc<dyn Embedder>> {
+    if let Some(url) = option(args, "--endpoint") {
+        let (base_url, model) = (url.to_owned(), "the only one".to_owned());
+        let options = EndpointOptions { base_url, model, ..EndpointOptions::default() };
+        return Some(Arc::new(EndpointEmbedder::new(options, World::system()).unwrap()));
+    }
+    option(args, "--model").map(|dir| Arc::new(LocalEmbedder::open(Path::new(dir)).unwrap()) as Arc<dyn Embedder>)
+}
+
 /// Removes the speaker's name before each prompt: memory stores a message's text alone.
 fn nameless(mut haystack: Haystack) -> Haystack {
     for passage in haystack.sessions.iter_mut().flat_map(|session| &mut session.passages) {
@@ -91,7 +101,7 @@ fn nameless(mut haystack: Haystack) -> Haystack {
 }
 
 fn keep(results: &mut Results, corpus: &str, scores: &Scores) {
-    for way in ["plain BM25", MEMORY, WITH_MODEL] {
+    for way in ["plain BM25", WORDS, MEMORY, WITH_MODEL] {
         let each = scores.of(way).each().to_vec();
         if !each.is_empty() {
             results.insert(format!("{corpus}: {way}"), each);
@@ -99,7 +109,7 @@ fn keep(results: &mut Results, corpus: &str, scores: &Scores) {
     }
 }
 
-/// Prints what memory gains over plain BM25, what the model gains, and the differences from an earlier run.
+/// Prints what words gain over plain BM25, what vectors gain over words, and the differences from an earlier run.
 fn compare(results: &Results, before: Option<&str>) {
     println!("\ndifferences, with standard errors             recall@20                MRR");
     let line = |title: &str, one: &[[f64; 2]], other: &[[f64; 2]]| {
@@ -108,7 +118,7 @@ fn compare(results: &Results, before: Option<&str>) {
         println!("{title:<44}{recall:>+8.3} ± {recall_error:.3}   {rank:>+8.3} ± {rank_error:.3}");
     };
     for (name, each) in results {
-        for (way, than) in [(MEMORY, "plain BM25"), (WITH_MODEL, MEMORY)] {
+        for (way, than) in [(WORDS, "plain BM25"), (MEMORY, WORDS), (WITH_MODEL, WORDS)] {
             if let Some(corpus) = name.strip_suffix(&format!(": {way}"))
                 && let Some(other) = results.get(&format!("{corpus}: {than}"))
             {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use meerkat_recall::open_memory;
+use meerkat_recall::{builtin_embedder, open_memory};
 use meerkat_words::{
     clock::Timestamp,
     memory::{Intake, MemoryOptions, SharedMemory},
@@ -28,6 +28,7 @@ use super::{
 pub(crate) const ROLE: &str = "MEERKAT_BENCH_ROLE";
 const PLACE: &str = "MEERKAT_BENCH_PLACE";
 const MESSAGES: &str = "MEERKAT_BENCH_MESSAGES";
+const VECTORS: &str = "MEERKAT_BENCH_VECTORS";
 
 /// Messages added at once, about.
 const BATCH: usize = 300;
@@ -37,15 +38,19 @@ const ROUNDS: usize = 5;
 /// Number of words to draw from, few of them often and most of them seldom.
 const VOCABULARY: usize = 60_000;
 
-/// Measures each part in a fresh process.
+/// Measures each part in a fresh process, with the built-in vectors and by words alone in turns.
 pub(crate) fn run(args: &[String]) {
     let messages = option(args, "--messages").unwrap_or("100000");
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    println!("\nspeed: {messages} messages");
+    let ways =
+        ["words alone", "with vectors"].map(|way| (way, tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()));
     for role in ["add", "search", "forget"] {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        let child = child.env(ROLE, role).env(PLACE, dir.path()).env(MESSAGES, messages);
-        assert!(child.status().unwrap().success(), "{role} failed");
+        for (way, dir) in &ways {
+            println!("\nspeed: {messages} messages, {way}");
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let child = child.env(ROLE, role).env(PLACE, dir.path()).env(MESSAGES, messages);
+            let child = if *way == "words alone" { child.env_remove(VECTORS) } else { child.env(VECTORS, "1") };
+            assert!(child.status().unwrap().success(), "{role} failed");
+        }
     }
 }
 
@@ -195,7 +200,8 @@ async fn reload(place: &Path) {
 }
 
 fn open(place: &Path) -> SharedMemory {
-    open_memory(Some(place), MemoryOptions::default()).unwrap()
+    let embedder = std::env::var_os(VECTORS).and_then(|_| builtin_embedder());
+    open_memory(Some(place), MemoryOptions { embedder, ..MemoryOptions::default() }).unwrap()
 }
 
 /// Makes sessions of the reporting book, with words of natural rarity added to each message.

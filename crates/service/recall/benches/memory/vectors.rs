@@ -4,19 +4,24 @@
 
 use std::{fs, time::Duration};
 
-use meerkat_recall::VectorLane;
+use meerkat_recall::{VectorLane, builtin_embedder};
+use meerkat_words::memory::EmbedFor;
 
+/// Components of a vector of all-MiniLM-L6-v2, and of a built-in one.
 const DIMENSION: usize = 384;
+const BUILTIN: usize = 96;
+/// Least number of vectors that may have a graph.
+const LEAST: usize = 100;
 const QUERIES: usize = 300;
 const HITS: usize = 10;
 
 /// Runs it with the arguments of the benchmark.
 pub(crate) fn run(args: &[String]) {
     let count = super::option(args, "--vectors").map_or(100_000, |count| count.parse().unwrap());
-    let (vectors, queries) = Mixture::new(7).split(count);
+    let (vectors, queries) = Mixture::new(7, DIMENSION).split(count);
     println!("vectors: {count} x {DIMENSION}, {QUERIES} queries, {HITS} hits each, a fifth removed");
     let before = resident_bytes();
-    let mut lane = VectorLane::new(DIMENSION);
+    let mut lane = VectorLane::new(DIMENSION, LEAST);
     for (id, vector) in (0..).zip(vectors.chunks(DIMENSION)) {
         lane.insert(id, u64::from(id), vector).unwrap();
     }
@@ -35,6 +40,68 @@ pub(crate) fn run(args: &[String]) {
         let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| nearest(&vectors, query, &passes)).collect();
         answer(&format!("{percent} % pass"), &lane, &queries, &truth, &passes);
     }
+}
+
+/// Prints for growing numbers of vectors how fast the scan and the graph are, by turns: from where on the graph is worth its
+/// memory and the time that it takes to build.
+pub(crate) fn crossover(_: &[String]) {
+    embedding();
+    println!("crossover: queries of {HITS} hits, µs of the processor by the scan and by the graph");
+    for dimension in [BUILTIN, DIMENSION] {
+        for count in [100, 1_000, 3_000, 10_000, 30_000, 100_000] {
+            let (vectors, queries) = Mixture::new(7, dimension).split(count);
+            let lane = |graph_from| {
+                let mut lane = VectorLane::new(dimension, graph_from);
+                for (id, vector) in (0..).zip(vectors.chunks(dimension)) {
+                    lane.insert(id, u64::from(id), vector).unwrap();
+                }
+                lane
+            };
+            let (scan, mut graph) = (lane(usize::MAX), lane(LEAST));
+            let before = resident_bytes();
+            let ((), built) = timed(|| while graph.extend_graph() {});
+            let grown = (resident_bytes().saturating_sub(before)) as f64 / 1_048_576.0;
+            let near = |lane: &VectorLane, query: &[f32]| -> Vec<u32> {
+                let cosines = lane.search(query, HITS, &|_| true);
+                (0..).zip(cosines).filter(|(_, cosine)| *cosine != 0.0).map(|(id, _)| id).collect()
+            };
+            let (mut times, mut found, mut wanted) = ([Duration::ZERO; 2], 0, 0);
+            for query in queries.chunks(dimension) {
+                let (truth, took) = timed(|| near(&scan, query));
+                times[0] += took;
+                let (hits, took) = timed(|| near(&graph, query));
+                times[1] += took;
+                found += hits.iter().filter(|id| truth.contains(id)).count();
+                wanted += truth.len();
+            }
+            let [scan, graph] = times.map(|time| time.as_secs_f64() * 1e6 / QUERIES as f64);
+            println!(
+                "  {count:>7} x {dimension}: {scan:.0} and {graph:.0}, recall@{HITS} {:.4}; built in {:.2} s, {grown:.0} MiB",
+                found as f64 / wanted as f64,
+                built.as_secs_f64()
+            );
+        }
+    }
+}
+
+/// Prints what the built-in table takes for a text of agents' sessions, and the first time.
+fn embedding() {
+    let sessions = super::agents::report(super::agents::FULL).sessions;
+    let texts: Vec<String> = sessions.iter().flat_map(|session| &session.passages).map(|it| it.text.clone()).collect();
+    let bytes: usize = texts.iter().map(String::len).sum();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let embedder = builtin_embedder().unwrap();
+    let embed = |texts: &[String]| timed(|| runtime.block_on(embedder.embed(texts, EmbedFor::Passage)).unwrap()).1;
+    let before = resident_bytes();
+    let first = embed(&texts[..1]);
+    let grown = (resident_bytes().saturating_sub(before)) as f64 / 1_048_576.0;
+    let each = embed(&texts).as_secs_f64() * 1e6 / texts.len() as f64;
+    println!(
+        "the built-in table: the first text {:.1} ms and {grown:.1} MiB; {} texts of {} bytes {each:.1} µs each",
+        first.as_secs_f64() * 1e3,
+        texts.len(),
+        bytes / texts.len()
+    );
 }
 
 /// Prints queries a second, and the share of the truth that was found.
@@ -86,6 +153,7 @@ const fn mixed(number: u64) -> u64 {
 /// Vectors that lie as those of texts do: in clusters, along far fewer directions than they have components, with noise.
 struct Mixture {
     state: u64,
+    dimension: usize,
 }
 
 /// Directions along which they lie.
@@ -93,8 +161,8 @@ const LATENT: usize = 48;
 const CLUSTERS: usize = 500;
 
 impl Mixture {
-    const fn new(state: u64) -> Self {
-        Self { state }
+    const fn new(state: u64, dimension: usize) -> Self {
+        Self { state, dimension }
     }
 
     /// A number about 0, by the sum of twelve.
@@ -113,22 +181,22 @@ impl Mixture {
 
     /// Vectors to be found, and queries from the same mixture.
     fn split(mut self, count: usize) -> (Vec<f32>, Vec<f32>) {
-        let directions = self.normals(LATENT * DIMENSION);
+        let directions = self.normals(LATENT * self.dimension);
         let centres = self.normals(CLUSTERS * LATENT);
-        let mut all = Vec::with_capacity((count + QUERIES) * DIMENSION);
+        let mut all = Vec::with_capacity((count + QUERIES) * self.dimension);
         for _ in 0..count + QUERIES {
             self.state += 1;
             let centre = &centres[(mixed(self.state) % CLUSTERS as u64) as usize * LATENT..][..LATENT];
             let latent: Vec<f32> = centre.iter().map(|at| at + 0.7 * self.normal()).collect();
-            let mut vector = vec![0.0; DIMENSION];
-            for (share, direction) in latent.iter().zip(directions.chunks(DIMENSION)) {
+            let mut vector = vec![0.0; self.dimension];
+            for (share, direction) in latent.iter().zip(directions.chunks(self.dimension)) {
                 vector.iter_mut().zip(direction).for_each(|(sum, one)| *sum += share * one);
             }
             vector.iter_mut().for_each(|component| *component += 0.5 * self.normal());
             let norm = vector.iter().map(|component| component * component).sum::<f32>().sqrt();
             all.extend(vector.iter().map(|component| component / norm));
         }
-        let queries = all.split_off(count * DIMENSION);
+        let queries = all.split_off(count * self.dimension);
         (all, queries)
     }
 }

@@ -1,8 +1,8 @@
-//! Measured ways of searching: memory with and without a model, and the baselines.
+//! Measured ways of searching: memory with the built-in vectors, without any, with those of a model, and the baselines.
 
 use std::sync::Arc;
 
-use meerkat_recall::open_memory;
+use meerkat_recall::{builtin_embedder, open_memory};
 use meerkat_words::{
     memory::{Embedder, Intake, MemoryOptions, SharedMemory},
     requests::SearchMemory,
@@ -15,8 +15,10 @@ use super::{
     questions::Haystack,
 };
 
-/// Memory without a model.
+/// Memory as it is out of the box.
 pub(crate) const MEMORY: &str = "memory";
+/// Memory without vectors.
+pub(crate) const WORDS: &str = "words alone";
 /// Memory with the vectors of a model.
 pub(crate) const WITH_MODEL: &str = "memory and model";
 
@@ -53,7 +55,7 @@ pub(crate) async fn measure(haystack: &Haystack, model: Option<Arc<dyn Embedder>
         }
     }
     let with_model = model.map(|model| (WITH_MODEL, Some(model)));
-    for (way, embedder) in [(MEMORY, None)].into_iter().chain(with_model) {
+    for (way, embedder) in [(WORDS, None), (MEMORY, builtin_embedder())].into_iter().chain(with_model) {
         let memory = memory(&haystack.sessions, embedder).await;
         for question in &haystack.questions {
             let hits = memory.search(request(&question.text, DEEP)).await.unwrap().items;

@@ -12,10 +12,10 @@ use crate::{
 };
 use meerkat_errors::ErrorCode;
 use meerkat_journal::simulated::SimulatedDisk;
-use meerkat_words::requests::ForgetMemory;
+use meerkat_words::{memory::MemoryOptions, requests::ForgetMemory};
 
 fn core(dir: &Path, records_intake: bool) -> Core {
-    Core::new(Some(dir.to_owned()), None, records_intake)
+    Core::new(Some(dir.to_owned()), MemoryOptions { records_intake, ..MemoryOptions::default() })
 }
 
 fn full() -> Trouble {
@@ -103,7 +103,7 @@ fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> 
     assert_eq!(core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap(), 1, "it is known by then");
     seen.push(all(&core));
     drop(core);
-    seen.push(all(&Core::new(Some(dir.path().to_owned()), None, true)));
+    seen.push(all(&self::core(dir.path(), true)));
     seen
 }
 

@@ -1,20 +1,17 @@
-//! Embedders turn texts into vectors: a server with OpenAI's interface, and, with the feature `local-embeddings`, a model
-//! in a local directory.
+//! Embedders turn texts into vectors: a table of vectors of pieces of words, which is built in or in a directory, and a
+//! server with OpenAI's interface.
 //!
 //! A vector is a guess at what a text is about. Nothing here decides what is found.
 
-#[cfg(not(feature = "local-embeddings"))]
-mod absent;
+mod builtin;
+mod directory;
 mod endpoint;
-#[cfg(feature = "local-embeddings")]
-mod local;
+mod pieces;
+mod table;
 
-#[cfg(not(feature = "local-embeddings"))]
-pub use absent::LocalEmbedder;
-
+pub use builtin::BuiltinEmbedder;
+pub use directory::LocalEmbedder;
 pub use endpoint::{EndpointEmbedder, EndpointOptions};
-#[cfg(feature = "local-embeddings")]
-pub use local::LocalEmbedder;
 
 /// Scales a vector to length 1; one without a direction becomes all zeros.
 fn normalise(vector: &mut [f32]) {

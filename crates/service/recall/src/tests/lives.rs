@@ -205,7 +205,7 @@ async fn vectors_come_once_the_embedder_works() {
     };
     for id in ["one", "other"] {
         let embedder = Faulty::new(id, true);
-        let store = HnswMemoryStore::new(Some(dir.path()), Some(embedder.clone()), false);
+        let store = memory(Some(dir.path()), Some(embedder.clone()), false);
         store.add(vec![talk(1, &TALK)]).await.unwrap();
         assert!(!has_vector(&store).await, "{id}");
         if id == "one" {
@@ -216,7 +216,7 @@ async fn vectors_come_once_the_embedder_works() {
             store.close().await;
             drop(store);
             embedder.fails.store(false, Ordering::Relaxed);
-            HnswMemoryStore::new(Some(dir.path()), Some(embedder.clone()), false)
+            memory(Some(dir.path()), Some(embedder.clone()), false)
         } else {
             embedder.fails.store(false, Ordering::Relaxed);
             store
@@ -301,7 +301,7 @@ async fn texts_are_numbered_again_once_many_are_gone() {
 async fn a_forgetting_answers_before_it_is_erased_and_memory_is_used_meanwhile() {
     let dir = meerkat_testkit::folder();
     let embedder = Faulty::new("one", false);
-    let store = HnswMemoryStore::new(Some(dir.path()), Some(embedder), false);
+    let store = memory(Some(dir.path()), Some(embedder), false);
     let notes = |of: u64| (1..=200).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}")));
     store.add(vec![talk(1, &TALK), intake(2, notes(2).collect()), intake(3, notes(3).collect())]).await.unwrap();
     store.made().await;

@@ -4,6 +4,7 @@ mod damage;
 mod floor;
 mod lanes;
 mod lives;
+mod meaning;
 mod model;
 mod postings;
 mod troubles;
@@ -23,10 +24,10 @@ use async_trait::async_trait;
 
 use super::HnswMemoryStore;
 use meerkat_words::{
-    SessionError, SessionId,
+    Absence, SessionError, SessionId,
     answers::SearchHit,
     clock::{IdSource as _, SeededIds, Timestamp},
-    memory::{EmbedFor, Embedder, Intake, MemoryStore as _, Passage},
+    memory::{EmbedFor, Embedder, Intake, MemoryOptions, MemoryStore as _, Passage},
     requests::{ForgetMemory, SearchMemory, SearchScope},
 };
 
@@ -64,9 +65,14 @@ pub(super) fn query(text: &str) -> SearchMemory {
     SearchMemory { query: text.to_owned(), ..SearchMemory::default() }
 }
 
+/// Makes a store that builds a graph of few vectors.
+pub(super) fn memory(dir: Option<&Path>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> HnswMemoryStore {
+    HnswMemoryStore::new(dir, MemoryOptions { embedder, graph_from: 301, records_intake, ..MemoryOptions::default() })
+}
+
 /// Makes a store that has no embedder.
 pub(super) fn open(dir: Option<&Path>, records_intake: bool) -> HnswMemoryStore {
-    HnswMemoryStore::new(dir, None, records_intake)
+    memory(dir, None, records_intake)
 }
 
 pub(super) async fn find(store: &HnswMemoryStore, text: &str) -> Vec<SearchHit> {
@@ -119,7 +125,7 @@ impl Embedder for Faulty {
 
     async fn embed(&self, texts: &[String], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(SessionError::MemoryDisabled { configured: false });
+            return Err(SessionError::MemoryDisabled { absence: Absence::NotBuilt });
         }
         if purpose == EmbedFor::Passage {
             self.embedded.fetch_add(texts.len(), Ordering::Relaxed);

@@ -46,7 +46,7 @@ impl Embedder for Odd {
 #[tokio::test]
 async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
     let dir = meerkat_testkit::folder();
-    let store = HnswMemoryStore::new(Some(dir.path()), Some(Odd::new(true, false)), false);
+    let store = memory(Some(dir.path()), Some(Odd::new(true, false)), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
     store.made().await;
     let hits = find(&store, "bassoon").await;
@@ -56,7 +56,7 @@ async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
 
 #[tokio::test(start_paused = true)]
 async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
-    let store = HnswMemoryStore::new(None, Some(Odd::new(false, false)), false);
+    let store = memory(None, Some(Odd::new(false, false)), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
     store.made().await;
     let started = tokio::time::Instant::now();
@@ -70,7 +70,7 @@ async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
 #[tokio::test]
 async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     let embedder = Odd::new(false, true);
-    let store = HnswMemoryStore::new(None, Some(embedder.clone()), false);
+    let store = memory(None, Some(embedder.clone()), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
     embedder.asked.notified().await;
     store.add(vec![talk(2, &["The harbour."])]).await.unwrap();
@@ -96,7 +96,7 @@ impl Embedder for Sized {
 #[tokio::test]
 async fn vectors_of_another_length_are_refused() {
     let embedder = Arc::new(Sized(8.into()));
-    let store = HnswMemoryStore::new(None, Some(embedder.clone()), false);
+    let store = memory(None, Some(embedder.clone()), false);
     let has_vector = async |text: &str| {
         let hits = find(&store, text).await;
         hits.iter().find(|hit| hit.text.contains(text)).map(|hit| hit.lanes.contains_key("vector"))
@@ -143,7 +143,7 @@ impl Embedder for Slow {
 #[tokio::test]
 async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
     let embedder = Arc::<Slow>::default();
-    let store = HnswMemoryStore::new(None, Some(embedder.clone()), false);
+    let store = memory(None, Some(embedder.clone()), false);
     embedder.may_answer.notify_one();
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
     store.made().await;

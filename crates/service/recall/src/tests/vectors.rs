@@ -7,7 +7,7 @@ use super::*;
 const TEXTS: [&str; 3] = ["The bassoon is in the attic.", "The harbour is closed.", "Tulips bloom in May."];
 
 fn store(dir: &Path, embedder: &Arc<Faulty>) -> HnswMemoryStore {
-    HnswMemoryStore::new(Some(dir), Some(embedder.clone()), false)
+    memory(Some(dir), Some(embedder.clone()), false)
 }
 
 async fn has_vector(store: &HnswMemoryStore, text: &str) -> bool {

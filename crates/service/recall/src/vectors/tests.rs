@@ -4,6 +4,7 @@ use super::*;
 
 const DIMENSION: usize = 24;
 const SUBJECTS: usize = 8;
+const GRAPH_FROM: usize = 300;
 
 /// Makes pseudo-random vectors.
 fn vectors(count: usize, seed: u64) -> Vec<Vec<f32>> {
@@ -17,7 +18,7 @@ fn vectors(count: usize, seed: u64) -> Vec<Vec<f32>> {
 
 /// Makes a lane whose n-th text has the n-th vector.
 fn lane(vectors: &[Vec<f32>]) -> VectorLane {
-    let mut lane = VectorLane::new(DIMENSION);
+    let mut lane = VectorLane::new(DIMENSION, GRAPH_FROM);
     for (doc, vector) in (0..).zip(vectors) {
         lane.insert(doc, u64::from(doc) + 1_000, vector).unwrap();
     }
@@ -72,7 +73,7 @@ fn of_subjects_that_have_more_texts_than_a_search_looks_at_each_is_found() {
 
 #[test]
 fn few_vectors_are_compared_exactly() {
-    let all = vectors(SCANNED_MAX, 3);
+    let all = vectors(GRAPH_FROM - 1, 3);
     let mut lane = lane(&all);
     assert!(lane.is_graph_whole() && !lane.extend_graph());
     for query in vectors(20, 4) {
@@ -85,7 +86,7 @@ fn few_vectors_are_compared_exactly() {
 /// While the graph grows, what it lacks is scanned.
 #[test]
 fn the_graph_of_many_vectors_finds_nearly_all_and_what_it_lacks_is_found_too() {
-    let all = vectors(4 * SCANNED_MAX, 5);
+    let all = vectors(4 * GRAPH_FROM, 5);
     let mut lane = lane(&all);
     let queries = vectors(40, 6);
     let share = |lane: &VectorLane, passes: &dyn Fn(u32) -> bool| share(lane, &all, &queries, passes);
@@ -127,7 +128,7 @@ fn equal_texts_have_one_vector_until_the_last_is_removed() {
 /// Many equal vectors of different texts must not crowd the others out of the graph.
 #[test]
 fn different_texts_with_one_vector_share_it() {
-    let all = vectors(2 * SCANNED_MAX, 9);
+    let all = vectors(2 * GRAPH_FROM, 9);
     let mut lane = lane(&all);
     for doc in 10_000..10_400 {
         lane.insert(doc, u64::from(doc), &all[0]).unwrap();
@@ -141,7 +142,7 @@ fn different_texts_with_one_vector_share_it() {
 
 #[test]
 fn a_vector_that_cannot_be_compared_is_refused() {
-    let mut lane = VectorLane::new(DIMENSION);
+    let mut lane = VectorLane::new(DIMENSION, GRAPH_FROM);
     assert_eq!(lane.insert(0, 1, &[1.0]), Err(VectorError::Length { found: 1, expected: DIMENSION }));
     assert_eq!(lane.insert(0, 1, &[f32::NAN; DIMENSION]), Err(VectorError::NotFinite));
     lane.insert(0, 1, &[0.0; DIMENSION]).unwrap();
@@ -151,9 +152,9 @@ fn a_vector_that_cannot_be_compared_is_refused() {
 
 #[test]
 fn a_lane_with_many_removed_vectors_is_sparse() {
-    let all = vectors(SCANNED_MAX, 8);
+    let all = vectors(GRAPH_FROM, 8);
     let mut lane = lane(&all);
     assert!(!lane.is_sparse());
-    (0..SCANNED_MAX as u32 / 2).for_each(|doc| lane.remove(doc));
+    (0..GRAPH_FROM as u32 / 2).for_each(|doc| lane.remove(doc));
     assert!(lane.is_sparse());
 }

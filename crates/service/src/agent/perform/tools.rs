@@ -98,8 +98,8 @@ async fn run_one(
         ..OutputLimits::default()
     };
     let (blobs, redactor) = (effect.ports.blobs.clone(), effect.ports.secrets.stream());
-    let Ports { is_stored, .. } = effect.ports.as_ref();
-    let changes = Arc::new(ChangeLog::new(blobs.clone(), effect.session_id, *is_stored, order));
+    let is_stored = effect.ports.is_stored();
+    let changes = Arc::new(ChangeLog::new(blobs.clone(), effect.session_id, is_stored, order));
     let sink = OutputSink::new(limits, blobs, effect.session_id, redactor, text_sender).with_changes(changes.clone());
     let sink = Arc::new(sink.with_questions(question_sender));
     let (outcome, output, error) = run_bounded(effect, call, (&sink, texts, questions), told, cancel).await;

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     ErrorCode, SessionError, SessionId,
+    agent::tests::Service,
     clock::{Clock, SystemClock, Timestamp, World},
     follow::turn::{FollowedTurn, TurnStep, from_acceptance},
-    runtime::PersistentSessionService,
     service::{
         AnswerCall, AnsweredCall, CallContent, CallOutcome, ClientTool, CreateSession, DecideApproval, InterruptTurn,
         OpenCall, SessionService, StartTurn, TurnResult, TurnStatus,
@@ -100,7 +100,7 @@ impl Place {
     }
 
     /// A process over the store.
-    fn process(&self, change: impl FnOnce(&mut Rig)) -> PersistentSessionService {
+    fn process(&self, change: impl FnOnce(&mut Rig)) -> Service {
         let mut rig = rig(self.model.clone(), 100_000, works());
         rig.world = World { clock: self.clock.clone(), ..World::system() };
         change(&mut rig);
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-async fn created(service: PersistentSessionService, client_tools: Option<Vec<ClientTool>>) -> Subject {
+async fn created(service: Service, client_tools: Option<Vec<ClientTool>>) -> Subject {
     let request = CreateSession { client_tools, ..CreateSession::default() };
     let session_id = service.create_session(request).await.unwrap().session_id;
     Subject { service, session_id }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     ErrorCode, SessionId,
-    runtime::PersistentSessionService,
+    agent::tests::Service,
     service::{
         CreateSession, ForkSession, InterruptTurn, ReadHistory, ResumeTurn, SessionService as _, StartTurn, TurnStatus,
     },
@@ -33,7 +33,7 @@ impl Stored {
         Self { snapshots: Arc::new(MemorySessionStore::new(self.events.clone())), events: self.events.clone() }
     }
 
-    fn service(&self, model: &Arc<Heard>) -> PersistentSessionService {
+    fn service(&self, model: &Arc<Heard>) -> Service {
         rig(model).stored_with(self.snapshots.clone(), self.events.clone(), Arc::new(MemoryIndex::default()))
     }
 }
@@ -50,7 +50,7 @@ fn heard(model: &Heard) -> Vec<String> {
 }
 
 /// Begins a turn, and interrupts it once the model has said all it says.
-async fn interrupted(service: &PersistentSessionService, session_id: SessionId, prompt: &str, said: &Notify) {
+async fn interrupted(service: &Service, session_id: SessionId, prompt: &str, said: &Notify) {
     service.accept_turn(StartTurn::new(session_id, prompt)).await.unwrap();
     said.notified().await;
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();

@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     ErrorCode,
+    agent::tests::Service,
     clock::{Clock as _, SystemClock},
     compaction::CompactionConfig,
     ids::SessionId,
     model::ToolSpec,
     options::{Budgets, ModelOptions, Policy},
-    runtime::PersistentSessionService,
     service::{
         CreateSession, DecideApproval, InterruptTurn, PinFact, ResumeTurn, SessionService as _, SessionState,
         StartTurn, TurnStatus,
@@ -229,7 +229,7 @@ async fn the_time_for_a_decision_begins_when_the_turn_is_loaded() {
     assert_eq!(heard(&world), ["plan approved", "run approved"]);
 }
 
-fn next(world: &Arc<Mutex<World>>, events: &Arc<MemoryEventStore>, goes_on: bool) -> PersistentSessionService {
+fn next(world: &Arc<Mutex<World>>, events: &Arc<MemoryEventStore>, goes_on: bool) -> Service {
     let mut rig = rig(world);
     rig.options.store.turns_go_on = goes_on;
     // A store that says at a start which sessions a former process left.

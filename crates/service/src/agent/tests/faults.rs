@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{Rig, Subject, fakes::does, ticks};
 use crate::{
     ErrorCode, Session, SessionError, SessionId,
+    agent::tests::Service,
     agent::{actor::Actor, command::Command, shared::Shared},
     follow::live::LiveHub,
     ids::Seq,
@@ -25,7 +26,6 @@ use crate::{
         ToolSpec, scripted::ScriptedModel,
     },
     options::Policy,
-    runtime::EphemeralSessionService,
     service::{
         AnswerCall, CreateSession, EditQueued, InterruptTurn, PinFact, PromptBlock, SessionService as _, StartTurn,
         TurnStatus,
@@ -335,7 +335,7 @@ impl EventStore for FaultyEvents {
 
 impl Rig {
     /// A service over journals whose writes fail.
-    pub(super) fn faulty(self, fault: Fault, fuse: &Fuse) -> EphemeralSessionService {
+    pub(super) fn faulty(self, fault: Fault, fuse: &Fuse) -> Service {
         self.service_over(|events| Arc::new(FaultyEvents(events, fault, fuse.clone())), |blobs| blobs)
     }
 }
@@ -443,7 +443,7 @@ impl BlobStore for FaultyBlobs {
 
 impl Rig {
     /// A service over blobs with a fault.
-    fn with_faulty_blobs(self, fault: Fault, fuse: Fuse) -> EphemeralSessionService {
+    fn with_faulty_blobs(self, fault: Fault, fuse: Fuse) -> Service {
         self.service_over(|events| events, |blobs| Arc::new(FaultyBlobs(blobs, fault, fuse)))
     }
 }

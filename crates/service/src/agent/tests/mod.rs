@@ -45,7 +45,7 @@ use serde_json::Value;
 use super::Ports;
 use crate::{
     SessionError,
-    capability::Capabilities,
+    capability::{Absence, Capabilities},
     clock::{SystemClock, World},
     compaction::{CompactionConfig, SharedCompactor},
     consumers::readers::Readers,
@@ -53,7 +53,7 @@ use crate::{
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Unattended},
     redact::Secrets,
-    runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
+    runtime::{read_blob::ReadBlob, sessions::Sessions},
     service::{CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnResult},
     store::{
         BlobStore, EventStore, Inbox, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, ReaderStore,
@@ -141,12 +141,12 @@ impl Rig {
         }
     }
 
-    fn service(self) -> EphemeralSessionService {
+    fn service(self) -> Service {
         self.service_over(|events| events, |blobs| blobs)
     }
 
     /// A service whose model may read its blobs.
-    fn service_that_reads_blobs(mut self) -> EphemeralSessionService {
+    fn service_that_reads_blobs(mut self) -> Service {
         let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
         self.tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes).unwrap()));
         self.service_over(|events| events, |_| blobs)
@@ -156,14 +156,14 @@ impl Rig {
         self,
         events_seen: impl FnOnce(Arc<dyn EventStore>) -> Arc<dyn EventStore>,
         blobs_seen: impl FnOnce(Arc<dyn BlobStore>) -> Arc<dyn BlobStore>,
-    ) -> EphemeralSessionService {
+    ) -> Service {
         let stores = Stores::in_memory(u64::MAX, &Arc::default());
         let (events, blobs) = (events_seen(stores.events.clone()), blobs_seen(stores.blobs.clone()));
-        EphemeralSessionService::new(self.engine(Stores { events, blobs, ..stores }, false))
+        Service::new(Sessions::new(self.engine(Stores { events, blobs, ..stores }, false)))
     }
 
     /// A service whose sessions outlive it: their journals are `events`.
-    fn stored(self, events: Arc<dyn EventStore>, index: Arc<dyn SessionIndex>) -> PersistentSessionService {
+    fn stored(self, events: Arc<dyn EventStore>, index: Arc<dyn SessionIndex>) -> Service {
         let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
         self.stored_with(snapshots, events, index)
     }
@@ -174,9 +174,9 @@ impl Rig {
         snapshots: Arc<dyn SessionStore>,
         events: Arc<dyn EventStore>,
         index: Arc<dyn SessionIndex>,
-    ) -> PersistentSessionService {
+    ) -> Service {
         let stores = Stores::in_memory(u64::MAX, &Arc::default());
-        PersistentSessionService::new(self.engine(Stores { snapshots, events, index, ..stores }, true))
+        Service::new(Sessions::new(self.engine(Stores { snapshots, events, index, ..stores }, true)))
     }
 
     fn engine(self, stores: Stores, is_stored: bool) -> Engine {
@@ -195,9 +195,8 @@ impl Rig {
             secrets: self.secrets,
             events,
             blobs,
-            capabilities: if is_stored { capabilities } else { capabilities.without_store() },
+            capabilities: if is_stored { capabilities } else { capabilities.without_store(Absence::SwitchedOff) },
             snapshots,
-            is_stored,
             observer: derived.clone(),
             held: Arc::default(),
             inbox: self.inbox,
@@ -210,14 +209,17 @@ impl Rig {
     }
 }
 
+/// The sessions of a test.
+type Service = Arc<Sessions>;
+
 /// A session and its service.
 struct Subject {
-    service: EphemeralSessionService,
+    service: Service,
     session_id: crate::SessionId,
 }
 
 impl Subject {
-    async fn new(service: EphemeralSessionService) -> Self {
+    async fn new(service: Service) -> Self {
         let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
         Self { service, session_id }
     }

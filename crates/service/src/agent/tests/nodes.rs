@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     ErrorCode, SessionError,
+    agent::tests::Service,
     clock::{Clock as _, SystemClock},
     ids::SessionId,
     model::{
@@ -26,7 +27,6 @@ use crate::{
         StopReason, Usage,
     },
     options::Policy,
-    runtime::PersistentSessionService,
     service::{
         AcknowledgeReader, CompactJournal, CompactionSkipped, CreateSession, FetchReader, ForkSession, InterruptTurn,
         NamedReader, PinFact, SessionQuery, SessionService, SessionState, StartTurn, TurnResult, TurnStatus, Unpin,
@@ -68,7 +68,7 @@ pub(super) enum Way {
 pub(super) struct Node {
     pub(super) store: Arc<NodeStore>,
     model: Arc<Gated>,
-    pub(super) service: Arc<PersistentSessionService>,
+    pub(super) service: Service,
 }
 
 impl Node {
@@ -84,7 +84,7 @@ impl Node {
             rig.models = Arc::new(StaticModels::new("gated", model.clone(), 100_000));
             rig.readers = Some(readers.clone());
             rig.inbox = (way == Way::Inbox).then(|| store.clone() as Arc<dyn Inbox>);
-            let service = Arc::new(rig.stored(store.clone(), index.clone()));
+            let service = rig.stored(store.clone(), index.clone());
             service.ready().await.unwrap();
             Self { store, model, service }
         };
@@ -112,7 +112,7 @@ impl Node {
     }
 
     pub(super) async fn history(&self, session_id: SessionId) -> Vec<Value> {
-        let subject = Subject { service: PersistentSessionService::clone(&self.service), session_id };
+        let subject = Subject { service: Service::clone(&self.service), session_id };
         subject.events().await
     }
 }
@@ -197,7 +197,7 @@ async fn a_call_is_not_made_by_a_node_whose_turn_another_one_has_ended() {
     assert_eq!(turn.await.unwrap().unwrap().status, TurnStatus::Interrupted);
     ticks(100).await;
     assert_eq!(CALLS.load(Ordering::Relaxed), 0);
-    let events = Subject { service: PersistentSessionService::clone(&b), session_id }.events().await;
+    let events = Subject { service: Service::clone(&b), session_id }.events().await;
     check_journal(&events);
     let finished = events.iter().find(|event| event["type"] == "tool_finished").unwrap();
     assert_eq!(finished["outcome"], "unknown", "{finished}");
@@ -581,7 +581,7 @@ async fn a_reader_of_one_node_is_a_reader_of_all() {
     let session_id = a.creates().await;
     a.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
     let watermark = async || {
-        let request = CompactJournal { session_id, dry_run: true, drop_history: false };
+        let request = CompactJournal { dry_run: true, ..CompactJournal::new(session_id) };
         let report = a.service.compact_journal(request).await.unwrap();
         (report.safe_up_to, report.skipped)
     };

@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{
     ErrorCode, SessionId,
+    agent::tests::Service,
     follow::turn,
     model::{AnswerBlock, StaticModels},
     options::{Budgets, Policy},
     output::OutputSpec,
-    runtime::PersistentSessionService,
     service::{
         CreateSession, DecideApproval, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnResult,
         TurnStatus,
@@ -370,7 +370,7 @@ fn interrupted(seq: u64) -> Record {
 }
 
 /// A service of this model over a session with these events.
-async fn resumed(records: Vec<Record>, model: &Arc<Heard>) -> PersistentSessionService {
+async fn resumed(records: Vec<Record>, model: &Arc<Heard>) -> Service {
     let events: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let lease = events.lease(session_id()).await.unwrap();
     events.stage(&lease, &records).unwrap().durable().await.unwrap();
@@ -534,13 +534,13 @@ impl Stored {
     }
 
     /// A service of a model whose calls ask.
-    fn asking(&self, model: &Arc<Heard>) -> PersistentSessionService {
+    fn asking(&self, model: &Arc<Heard>) -> Service {
         let tool = Does { approval: Approval::Ask, ..does("work", Effect::Once, works) };
         let rig = rig(model.clone(), 1_000_000, Arc::new(tool));
         rig.stored_with(self.snapshots.clone(), self.events.clone(), Arc::new(MemoryIndex::default()))
     }
 
-    fn service(&self) -> PersistentSessionService {
+    fn service(&self) -> Service {
         let index = Arc::new(MemoryIndex::default());
         Rig::new(Vec::new()).stored_with(self.snapshots.clone(), self.events.clone(), index)
     }

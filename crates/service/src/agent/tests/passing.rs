@@ -14,9 +14,9 @@ use super::{
 use crate::{
     ErrorCode, Session, SessionError,
     agent::registry::MAILBOX_MAX,
+    agent::tests::Service,
     ids::SessionId,
     options::Policy,
-    runtime::PersistentSessionService,
     service::{CreateSession, InterruptTurn, PinFact, Remind, SessionService as _, SessionState, StartTurn},
     session::{SessionMeta, reminder::SystemReminderType},
     store::{
@@ -127,7 +127,7 @@ async fn a_request_behind_a_turn_that_never_began_is_carried_out() {
 async fn a_refused_turn_starts_no_held_queue() {
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let service = || Rig::new(Vec::new()).stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let former: PersistentSessionService = service();
+    let former: Service = service();
     let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
     let queued = |prompt| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
     former.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_refused_turn_starts_no_held_queue() {
 async fn a_turn_of_a_held_queue_that_is_asked_for_again_runs() {
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let service = || Rig::new(Vec::new()).stored(events.clone(), Arc::new(MemoryIndex::default()));
-    let former: PersistentSessionService = service();
+    let former: Service = service();
     let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
     former.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
     let idempotency_key = Some("k".to_owned());

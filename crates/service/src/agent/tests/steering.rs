@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{
     ErrorCode, SessionError, SessionId,
+    agent::tests::Service,
     follow::turn,
     options::{Budgets, ModelOptions, Policy},
     output::OutputSpec,
-    runtime::PersistentSessionService,
     service::{
         CreateSession, DecideApproval, ForkSession, InterruptTurn, ReadHistory, ResumeTurn, SessionService as _,
         StartTurn, TurnResult, TurnStatus,
@@ -226,7 +226,7 @@ impl Stored {
         Self { snapshots: Arc::new(MemorySessionStore::new(events.clone())), events }
     }
 
-    fn service(&self, model: &Arc<Heard>, approval: Approval) -> PersistentSessionService {
+    fn service(&self, model: &Arc<Heard>, approval: Approval) -> Service {
         let tool = Does { approval, ..works() };
         let rig: Rig = rig(model.clone(), 1_000_000, Arc::new(tool));
         rig.stored_with(self.snapshots.clone(), self.events.clone(), Arc::new(MemoryIndex::default()))

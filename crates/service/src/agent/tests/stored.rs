@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     ErrorCode, Session, SessionError,
+    agent::tests::Service,
     agent::{
         registry::{Found, Live, Registry},
         shared::Shared,
@@ -29,7 +30,7 @@ use crate::{
     follow::{live::LiveHub, turn},
     ids::{Seq, SessionId},
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
-    runtime::PersistentSessionService,
+    runtime::sessions::Sessions,
     service::{
         CreateSession, DeleteSession, FetchReader, ForkSession, InterruptTurn, ListTools, NamedReader, Page, PinFact,
         SessionQuery, SessionService as _, SessionState, SessionSummary, StartTurn, TurnStatus, WaitReader,
@@ -444,7 +445,7 @@ async fn an_actor_that_has_left_is_not_in_memory() {
 }
 
 /// A service over journals that fail by `fuse`.
-pub(super) fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> PersistentSessionService {
+pub(super) fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> Service {
     let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
     rig().stored(events, Arc::new(MemoryIndex::default()))
 }
@@ -465,7 +466,7 @@ async fn a_turn_that_cannot_end_on_a_full_disk_ends_when_there_is_room() {
     ticks(100).await;
     assert_eq!(full.calls(), 4, "the creation, the turn's start, and its end twice");
     assert_eq!(service.read(&session_id).await.unwrap().state, SessionState::Running);
-    let pin = |service: &PersistentSessionService| {
+    let pin = |service: &Service| {
         let service = service.clone();
         async move { service.pin(PinFact { session_id, text: "a fact".to_owned() }).await }
     };
@@ -504,7 +505,7 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
         let (events, clock) = (engine.ports.events.clone(), engine.ports.world.clock.clone());
         derived.projector = Some(ProjectorHandle::of(projection, events, derived.readers.clone(), clock));
         let engine = Engine { ports: engine.ports, derived: Arc::new(derived), owner: None };
-        let service = PersistentSessionService::new(engine);
+        let service = Service::new(Sessions::new(engine));
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = tasks();
         if gives_up {

@@ -8,10 +8,10 @@ use super::{
     ticks,
 };
 use crate::{
+    agent::tests::Service,
     clock::{Clock as _, SystemClock},
     ids::SessionId,
     model::AnswerBlock,
-    runtime::PersistentSessionService,
     service::{CreateSession, DecideApproval, ReadEvents, SessionService as _, SessionState, StartTurn, TurnStatus},
     session::{
         event::{ApprovalDecided, Decision, Event, Record, Scope, ToolStarted},
@@ -23,7 +23,7 @@ use crate::{
 
 pub(super) const PROMPT: &str = "@call asks {} @say Done.";
 
-fn service(events: &Arc<MemoryEventStore>) -> PersistentSessionService {
+fn service(events: &Arc<MemoryEventStore>) -> Service {
     let mut tool = does("asks", Effect::Once, |_, output| Box::pin(async { output.write("asked").await }));
     tool.approval = Approval::Ask;
     Rig::new(vec![Arc::new(tool)]).stored(events.clone(), Arc::new(MemoryIndex::default()))
@@ -34,7 +34,7 @@ pub(super) fn keyed(session_id: SessionId) -> StartTurn {
 }
 
 /// Begins a turn that waits; answers with its session and its call.
-async fn waiting(service: &PersistentSessionService) -> (SessionId, String) {
+async fn waiting(service: &Service) -> (SessionId, String) {
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     service.accept_turn(keyed(session_id)).await.unwrap();
     ticks(100).await;
@@ -43,7 +43,7 @@ async fn waiting(service: &PersistentSessionService) -> (SessionId, String) {
     (session_id, view.pending_approvals[0].call_id.clone())
 }
 
-pub(super) async fn types(service: &PersistentSessionService, session_id: SessionId, since_seq: u64) -> Vec<String> {
+pub(super) async fn types(service: &Service, session_id: SessionId, since_seq: u64) -> Vec<String> {
     let request = ReadEvents { limit: Some(100), ..ReadEvents::new(session_id, since_seq) };
     let lines = service.events(request).await.unwrap().items;
     let of = |line: &bytes::Bytes| serde_json::from_slice::<serde_json::Value>(line).unwrap()["type"].clone();

@@ -42,6 +42,7 @@ impl<'a> Cut<'a> {
             !is_state(&messages[*at]) && !matches!(messages[*at], Message::System { .. }) && Some(*at) != former
         };
         let said: Vec<usize> = (0..messages.len()).filter(is_said).collect();
+        // Rule 4: a turn begins at a user message, and what follows belongs to it.
         let is_begin = |at: &usize| *at == 0 || matches!(messages[said[*at]], Message::User { .. });
         let turns: Vec<usize> = (0..said.len()).filter(is_begin).collect();
         let from = said.len();
@@ -101,7 +102,8 @@ impl<'a> Cut<'a> {
         steps.into_iter().rev().chain(older.iter().rev().copied()).collect()
     }
 
-    /// Retains as many units as allowed and as fit. The newest is always retained, or a prompt that is behind it.
+    /// Rule 3: retains units from the newest to the oldest, as many as allowed and as fit. The newest is always
+    /// retained, or a prompt that is behind it.
     fn keep(&mut self, beginnings: &[usize], units: usize, room: u64) {
         let end = self.said.len();
         let is_bare = self.prompts.last().is_some_and(|prompt| prompt + 1 == end);
@@ -195,8 +197,8 @@ fn is_finished<'a>(turn: impl Iterator<Item = &'a Message>) -> bool {
 
 /// Finds the former summary: the user message right behind the system prompt that begins like one. A prompt that begins
 /// so and awaits its answer is not a summary. An answered first prompt that begins with
-/// [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) and an empty line cannot be told from a summary: it leaves
-/// with the rest and stays in the history.
+/// [`SUMMARY_PREFIX`](crate::compaction::SUMMARY_PREFIX) cannot be told from a summary: it leaves with the rest and
+/// stays in the history.
 fn former_summary(messages: &[Message]) -> Option<usize> {
     let first = messages.iter().position(|message| !matches!(message, Message::System { .. }))?;
     summary_of(&messages[first])?;

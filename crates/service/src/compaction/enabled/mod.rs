@@ -11,8 +11,8 @@ use std::sync::Arc;
 use cut::Cut;
 
 use super::{
-    COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SharedCompactor,
-    message_bytes, summary_message,
+    COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionPlan, CompactionResult, Compactor,
+    SharedCompactor, message_bytes, summary_message,
 };
 use crate::{SessionError, session::message::Message};
 
@@ -86,25 +86,33 @@ impl Compactor for DefaultCompactor {
         self.config.max_summary_tokens
     }
 
+    /// The six rules of the specification, by their numbers.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
+        // Rule 2: one user message with the summary.
         let summary = summary_message(summary);
+        // Rules 3 and 4: the newest turns that are within the budget.
         let cut = self.cut(messages, message_bytes(&summary));
         let (mut system, mut state, mut retained, mut discarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (at, message) in messages.iter().enumerate() {
             let part = match message {
+                // Rule 1: the system prompt as it is.
                 Message::System { .. } => &mut system,
                 Message::SystemReminder { .. } | Message::Pin { .. } => &mut state,
                 _ if cut.keeps(at) => &mut retained,
+                // Rule 6: whatever is not retained is discarded, in its order.
                 _ => &mut discarded,
             };
             part.push(message.clone());
         }
+        // Rule 5: the turns in their order behind the summary.
         let messages = system.into_iter().chain([summary]).chain(state).chain(retained).collect();
         CompactionResult { messages, discarded }
     }
 
-    fn anchor(&self, messages: &[Message]) -> Option<usize> {
-        self.cut(messages, message_bytes(&summary_message(""))).anchor()
+    fn plan(&self, messages: &[Message], summary_bytes: u64) -> Option<CompactionPlan> {
+        let cut = self.cut(messages, summary_bytes);
+        let retained = (0..messages.len()).filter(|at| cut.keeps(*at)).collect();
+        Some(CompactionPlan { retained, anchor: cut.anchor() })
     }
 
     fn masks_tool_results(&self) -> bool {

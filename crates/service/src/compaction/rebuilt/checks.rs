@@ -1,10 +1,14 @@
 //! Checks of the messages that a compactor made, whoever wrote it.
 
+use std::collections::BTreeSet;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::answers::TurnStatus;
 
 use crate::{
-    compaction::{CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_of},
+    compaction::{
+        CompactionResult, SUMMARY_BYTES_MAX, is_state, json_bytes, message_bytes, summary_message, summary_of,
+    },
     session::{ContextEntry, Session, message::Message},
 };
 
@@ -30,7 +34,11 @@ impl Partition {
         let system = usize::from(session.system_prompt.is_some());
         let former = usize::from(session.context.summary().is_some());
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
-        if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
+        // The session keeps its state itself: a compactor may put it among the messages that leave, but loses none.
+        let [here, gone] = [&result.messages, &result.discarded].map(|of| of.iter().filter(|it| is_state(it)));
+        let (here, gone): (Vec<&Message>, Vec<&Message>) = (here.collect(), gone.collect());
+        let is_in_order = places(&state, &here).is_some() && places(&state, &gone).is_some();
+        if !is_in_order || sorted(&[here, gone].concat()) != sorted(&state) {
             let message = "The compacted context does not have the session's reminders and pins in their order.";
             return Err(ErrorBody::with_message(ErrorCode::CompactionPinLost, message));
         }
@@ -44,7 +52,9 @@ impl Partition {
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
             return Err(refusal("The message after the system prompt is not a user message with the summary."));
         };
-        if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
+        // The context has it in the engine's form, however the compactor wrote it.
+        let message = summary_message(summary);
+        if json_bytes(&message) > SUMMARY_BYTES_MAX {
             return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));
         }
         let stays: Vec<&Message> = result.messages[system + 1..].iter().filter(|message| !is_state(message)).collect();
@@ -52,14 +62,44 @@ impl Partition {
         let kept = places(&said, &stays)
             .ok_or_else(|| refusal("A retained message is not in the context, or is out of order."))?;
         check_discarded(&source[system..system + former], &said, &kept, &result.discarded)?;
+        Self::checked(session, source, summary.to_owned(), kept)
+    }
+
+    /// Divides the session's messages as a compactor plans to, beside a summary whose message has `summary_bytes`.
+    ///
+    /// # Errors
+    /// If what is left would be no context of this session.
+    pub(super) fn planned(
+        session: &Session,
+        source: &[Message],
+        retained: &[usize],
+        summary_bytes: u64,
+    ) -> Result<Self, ErrorBody> {
+        let begin = source.len() - session.context.entries().len();
+        let mut kept: Vec<usize> = retained.iter().filter_map(|at| at.checked_sub(begin)).collect();
+        kept.retain(|at| begin + at < source.len());
+        kept.sort_unstable();
+        kept.dedup();
+        let partition = Self::checked(session, source, String::new(), kept)?;
+        let bytes_after = partition.bytes_after - message_bytes(&summary_message("")) + summary_bytes;
+        Ok(Self { bytes_after, ..partition })
+    }
+
+    /// Checks that the retained messages are a context, and counts its bytes.
+    fn checked(session: &Session, source: &[Message], summary: String, kept: Vec<usize>) -> Result<Self, ErrorBody> {
+        let entries = session.context.entries();
+        let said: Vec<&Message> = entries.iter().map(|entry| &*entry.message).collect();
         check_pairs(&said, &kept)?;
         check_last_turn(session, &kept)?;
+        let is_fixed = |message: &&Message| is_state(message) || matches!(message, Message::System { .. });
+        let fixed = source.iter().filter(is_fixed).map(message_bytes).sum::<u64>();
+        let stays = kept.iter().map(|at| message_bytes(said[*at])).sum::<u64>();
         Ok(Self {
-            summary: summary.to_owned(),
             discarded: entries.len() - kept.len(),
-            kept,
             bytes_before: source.iter().map(message_bytes).sum(),
-            bytes_after: result.messages.iter().map(message_bytes).sum(),
+            bytes_after: fixed + message_bytes(&summary_message(&summary)) + stays,
+            summary,
+            kept,
         })
     }
 
@@ -105,12 +145,12 @@ fn check_discarded(
 ) -> Result<(), ErrorBody> {
     let leaves = said.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err()).map(|(_, message)| *message);
     let leaves: Vec<&Message> = former.iter().chain(leaves).collect();
-    if discarded.iter().eq(leaves.iter().copied()) {
+    let discarded: Vec<&Message> = discarded.iter().filter(|message| !is_state(message)).collect();
+    if discarded == leaves {
         return Ok(());
     }
     // Equal messages may be exchanged: another one may have been retained.
     let all: Vec<&Message> = former.iter().chain(said.iter().copied()).collect();
-    let discarded: Vec<&Message> = discarded.iter().collect();
     if places(&all, &discarded).is_some() && sorted(&leaves) == sorted(&discarded) {
         return Ok(());
     }
@@ -137,8 +177,17 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
 
 /// Checks that the model can continue the running turn, or the one that was interrupted last.
 fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
+    match must_stay(session).into_iter().find(|at| kept.binary_search(at).is_err()) {
+        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
+        None => Ok(()),
+    }
+}
+
+/// Finds the messages that stay whatever a compactor wants: of the running turn, or the one that was interrupted last,
+/// the prompt and the newest message, with the calls whose results it has.
+pub(super) fn must_stay(session: &Session) -> BTreeSet<usize> {
     let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
-    let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
+    let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return BTreeSet::new() };
     let entries = session.context.entries();
     let is_of_turn = |entry: &ContextEntry| entry.turn == turn;
     let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
@@ -146,8 +195,10 @@ fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     // Of several, the newest was steered in, and is what the model is to answer.
     let prompt = entries[begin..].iter().rposition(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
-    match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
-        Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),
-        None => Ok(()),
-    }
+    let is_answered = |at: &usize| {
+        let is_result = matches!(*entries[*at].message, Message::ToolResults { .. });
+        is_result && *at > begin && entries[*at - 1].message.tool_calls().next().is_some()
+    };
+    let calls = newest.filter(is_answered).map(|at| at - 1);
+    [prompt, calls, newest].into_iter().flatten().collect()
 }

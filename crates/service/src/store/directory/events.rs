@@ -49,7 +49,7 @@ pub struct RedbEventStore {
     /// Deleted sessions that the index may still list after a power failure, in order.
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
     /// Held while a journal is compacted: one at a time needs little room and leaves the disk to turns.
-    pruning: tokio::sync::Mutex<()>,
+    compacting: tokio::sync::Mutex<()>,
     /// True if it was not known at the start which sessions are active.
     are_marks_lost: bool,
     /// Kept as long as anything may be written.
@@ -127,7 +127,7 @@ impl RedbEventStore {
             importing: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             epochs: AtomicU64::new(0),
             deleted: Arc::default(),
-            pruning: tokio::sync::Mutex::default(),
+            compacting: tokio::sync::Mutex::default(),
             are_marks_lost,
             _owner: owner,
         })
@@ -528,7 +528,7 @@ impl RedbEventStore {
         keep: &BTreeSet<Seq>,
         older_than: Timestamp,
     ) -> Result<u64, StoreError> {
-        let _pruning = self.pruning.lock().await;
+        let _compacting = self.compacting.lock().await;
         let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
         let drops = Arc::new(Drops { up_to, keep: keep.clone(), older_than: older_than.as_millis() });
         let (executor, mut dropped) = (self.context.executor.as_ref(), 0);

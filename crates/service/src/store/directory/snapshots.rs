@@ -9,7 +9,10 @@ use super::{file::IndexFile, rows::Table};
 use crate::{
     Session,
     ids::SessionId,
-    store::{EventStore, SessionFilter, SessionMeta, SessionStore, SessionStoreError, StoreError, load},
+    store::{
+        EventStore, SessionFilter, SessionMeta, SessionStore, SessionStoreError, StoreError, append_only_save_guard,
+        load,
+    },
 };
 
 /// Snapshots of one data directory.
@@ -42,11 +45,9 @@ fn failed(error: StoreError) -> SessionStoreError {
 #[async_trait]
 impl SessionStore for RedbSessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
-        let bytes = load::encode(session)?;
-        if let Some(stored) = self.stored(&session.id).await? {
-            load::guard(session, &stored)?;
-        }
-        self.put(&session.id, Some(Bytes::from(bytes)));
+        let previous = load::previous(session.id, self.stored(&session.id).await?.as_deref())?;
+        append_only_save_guard(session, previous.as_ref())?;
+        self.put(&session.id, Some(Bytes::from(load::encode(session)?)));
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::{
     ids::{Seq, SessionId},
     store::{
         EventStore, IndexedKey, SessionFilter, SessionIndex, SessionMeta, SessionStore, SessionStoreError, StoreError,
-        list::Place, load,
+        append_only_save_guard, list::Place, load,
     },
 };
 
@@ -42,12 +42,11 @@ impl MemorySessionStore {
 #[async_trait]
 impl SessionStore for MemorySessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
-        let bytes = load::encode(session)?;
+        let encoded = load::encode(session)?;
         let mut snapshots = self.snapshots();
-        if let Some(stored) = snapshots.get(&session.id) {
-            load::guard(session, stored)?;
-        }
-        snapshots.insert(session.id, bytes);
+        let previous = load::previous(session.id, snapshots.get(&session.id).map(Vec::as_slice))?;
+        append_only_save_guard(session, previous.as_ref())?;
+        snapshots.insert(session.id, encoded);
         Ok(())
     }
 

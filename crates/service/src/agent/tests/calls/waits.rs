@@ -10,6 +10,7 @@ use crate::{
     },
     follow::turn::result_or_calls,
     options::Policy,
+    runtime::sessions::Sessions,
     service::{PinFact, PromptBlock, ResumeTurn, SessionQuery, SessionState},
     store::{BlobStore, MemoryBlobStore, SessionIndex, Stores},
 };
@@ -227,7 +228,7 @@ async fn a_fault_at_every_write_of_a_turn_with_calls_an_approval_and_a_picture()
                 rig.options.tools.approval = [("work".to_owned(), Approval::Ask)].into();
                 let events = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
                 let stores = Stores { events, blobs: blobs.clone(), ..Stores::in_memory(u64::MAX, &Arc::default()) };
-                PersistentSessionService::new(rig.engine(stores, true))
+                Service::new(Sessions::new(rig.engine(stores, true)))
             };
             let fuse = Fuse::new(at, times);
             let subject = created(process(&fuse), Some(weather())).await;

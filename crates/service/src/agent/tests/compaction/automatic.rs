@@ -12,11 +12,14 @@ use super::{Bench, Write, config, fill, patient, rig, texts};
 use crate::{
     ErrorCode,
     agent::tests::{Subject, ticks},
-    compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
+    compaction::{
+        COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionPlan, CompactionResult, Compactor,
+        SUMMARY_PREFIX,
+    },
     model::StaticModels,
     options::{Budgets, CacheTime, ModelOptions},
     output::OutputSpec,
-    service::{PinFact, SessionService as _, StartTurn, TurnStatus},
+    service::{CreateSession, PinFact, SessionService as _, StartTurn, TurnStatus},
     session::message::{Message, RawJson},
 };
 
@@ -145,6 +148,43 @@ async fn a_request_that_the_model_finds_too_long_is_compacted_once() {
     }
 }
 
+/// Switched off, nothing is compacted unless somebody asks: a request by its settings, `compact` by the configured ones.
+/// A turn, or a session, that brings settings decides by them.
+#[tokio::test]
+async fn where_it_is_switched_off_only_a_request_compacts() {
+    let off = CompactionConfig { enabled: false, ..config() };
+    let bench = Bench::new(off).await;
+    bench.fill().await;
+    bench.turn("@long 2400").await;
+    assert_eq!((bench.outcomes().await.len(), bench.requests(true).len()), (0, 0));
+    let receipt = bench.compact().await.unwrap();
+    assert_eq!((receipt.retained, receipt.discarded), (2, 4), "one turn stays, as is configured");
+    bench.fill().await;
+    let turn = |compaction| StartTurn { compaction: Some(compaction), ..StartTurn::new(bench.id(), "@say Here.") };
+    let compactions = async |compaction| bench.subject.service.start_turn(turn(compaction)).await.unwrap().compactions;
+    assert_eq!(compactions(off).await, 0);
+    assert_eq!(compactions(config()).await, 1);
+    // And the other way round.
+    let bench = Bench::new(config()).await;
+    let create = CreateSession { compaction: Some(off), ..CreateSession::default() };
+    let session_id = bench.subject.service.create_session(create).await.unwrap().session_id;
+    for _ in 0..3 {
+        let result = bench.subject.service.start_turn(StartTurn::new(session_id, "@long 2400")).await.unwrap();
+        assert_eq!(result.compactions, 0);
+    }
+    assert_eq!(bench.requests(true).len(), 0);
+}
+
+/// A request that does not fit is compacted only where compaction is on.
+#[tokio::test]
+async fn where_it_is_switched_off_a_context_that_does_not_fit_ends_the_turn() {
+    let bench = Bench::with(1_000, CompactionConfig { enabled: false, ..config() }).await;
+    bench.fill().await;
+    let result = bench.subject.turn("@say Here.").await.unwrap();
+    assert_eq!(result.error.unwrap().code, ErrorCode::ContextOverflow);
+    assert_eq!(bench.outcomes().await.len(), 0);
+}
+
 /// Somebody's compactor: always willing, and broken in one place.
 struct Broken(&'static str, AtomicU32);
 
@@ -165,8 +205,8 @@ impl Compactor for Broken {
         100
     }
 
-    fn anchor(&self, _: &[Message]) -> Option<usize> {
-        assert_ne!(self.0, "anchor");
+    fn plan(&self, _: &[Message], _: u64) -> Option<CompactionPlan> {
+        assert_ne!(self.0, "plan");
         None
     }
 
@@ -186,7 +226,7 @@ impl Compactor for Broken {
 /// A compactor may be anybody's: its panic fails the compaction and nothing else, and it cannot hold a turn for ever.
 #[tokio::test]
 async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
-    let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "anchor"];
+    let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "plan"];
     for part in parts.into_iter().chain(["masks_tool_results", "nothing"]) {
         let (mut rig, model) = rig(WINDOW_LARGE, config());
         rig.compaction = None;

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, outcomes, patient, rig, texts};
 use crate::{
     ErrorCode, SessionError,
+    agent::tests::Service,
     agent::tests::ticks,
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     ids::SessionId,
     options::Policy,
-    runtime::PersistentSessionService,
     service::{
         CompactSession, CompactionReceipt, CreateSession, DeleteSession, InterruptTurn, ReadEvents, ResumeTurn,
         SessionQuery, SessionService as _, SessionState, StartTurn, TurnStatus, UndoCompaction,
@@ -34,20 +34,20 @@ impl Disk {
     }
 
     /// Another life of the service.
-    fn service(&self) -> (PersistentSessionService, Arc<Strict>) {
+    fn service(&self) -> (Service, Arc<Strict>) {
         let (rig, model): (Rig, _) = rig(WINDOW, self.config);
         let index = Arc::new(MemoryIndex::default());
         (rig.stored_with(self.snapshots.clone(), self.events.clone(), index), model)
     }
 }
 
-async fn events(service: &PersistentSessionService, session_id: SessionId) -> Vec<Value> {
+async fn events(service: &Service, session_id: SessionId) -> Vec<Value> {
     let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, 0) };
     let page = service.events(request).await.unwrap();
     page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
-async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt: &str) {
+async fn turn(service: &Service, session_id: SessionId, prompt: &str) {
     let result = service.start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
     assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
 }
@@ -86,7 +86,7 @@ async fn an_undo_reaches_behind_a_snapshot() {
 /// A stored session with something to compact, and a compaction of it that waits for its summary.
 async fn compacting(
     disk: &Disk,
-) -> (PersistentSessionService, SessionId, tokio::task::JoinHandle<Result<CompactionReceipt, SessionError>>) {
+) -> (Service, SessionId, tokio::task::JoinHandle<Result<CompactionReceipt, SessionError>>) {
     let (service, model) = disk.service();
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     for _ in 0..6 {

@@ -6,6 +6,7 @@
 mod asked;
 mod automatic;
 mod faults;
+mod literal;
 mod lives;
 mod summaries;
 

@@ -173,7 +173,8 @@ fn the_cut_moves_back_to_the_nearest_turn_that_finished_something_or_resolved_an
         let (before, after) = (format!("{long}{before}"), format!("{}{after}", ".".repeat(400)));
         check(anchored(turns), 0, &before, &after);
         let compactor = DefaultCompactor::new(anchored(turns), 0);
-        assert_eq!(compactor.anchor(&context(&before)), anchor.map(|at: usize| at + 400), "{before}");
+        let plan = compactor.plan(&context(&before), bytes(&[summary_message("")])).unwrap();
+        assert_eq!(plan.anchor, anchor.map(|at: usize| at + 400), "{before}");
     }
     // An anchor that would win nothing is ignored.
     check(anchored(1), 0, "ucraua", "....ua");

@@ -2,10 +2,12 @@
 
 use meerkat_errors::ErrorCode;
 
-use super::life::Life;
+use super::{life::Life, mechanical};
 use crate::{
     compaction::{
-        CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, is_state, rebuilt::rebuild,
+        CompactionConfig, CompactionContext, CompactionResult, Compactor, DefaultCompactor, SUMMARY_PREFIX, is_state,
+        message_bytes,
+        rebuilt::{planned, preview, rebuild},
         summary_message,
     },
     service::CompactionMode,
@@ -151,6 +153,30 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
     }
 }
 
+/// The specification says `SUMMARY_PREFIX + summary`; a compactor may put white space between the two, or none.
+#[test]
+fn a_summary_may_follow_its_prefix_in_any_way() {
+    type Write = fn(&mut CompactionResult);
+    let forms: [Write; 6] = [
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}Two turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} Two turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\n\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX}\n\n\nTwo turns.")),
+        |it| it.messages[1] = Message::user(format!("{SUMMARY_PREFIX} \n\t\r\n Two turns.")),
+    ];
+    for form in forms {
+        let mut life = life();
+        let rebuilt = rebuild(&life.session, &Spoilt(form), "Two turns.", CompactionMode::Summary).unwrap();
+        assert_eq!(rebuilt.event.summary, Some("Two turns.".into()));
+        // The receipt counts the context as it is then.
+        let context_bytes = rebuilt.context_bytes;
+        life.put(rebuilt);
+        assert_eq!(life.session.messages()[1], summary_message("Two turns."));
+        assert_eq!(life.session.messages().iter().map(message_bytes).sum::<u64>(), context_bytes);
+    }
+}
+
 #[test]
 fn a_summary_that_would_not_stand_whole_in_its_event_is_refused() {
     const BLOWS_UP: fn(&mut CompactionResult) = |it| it.messages[1] = summary_message(&"word ".repeat(20_000));
@@ -174,4 +200,53 @@ fn of_messages_that_are_the_same_another_one_may_stay() {
     }
     let rebuilt = rebuild(&life.session, &Spoilt(FIRST_AND_LAST), "Short.", CompactionMode::Summary).unwrap();
     assert_eq!(rebuilt.event.receipt.retained, 7);
+}
+
+/// A compactor may let reminders and pins leave with the rest: the session keeps them itself.
+#[test]
+fn state_that_a_compactor_discards_is_kept() {
+    let discards: fn(&mut CompactionResult) = |it| {
+        let (state, stays): (Vec<Message>, Vec<Message>) =
+            std::mem::take(&mut it.messages).into_iter().partition(is_state);
+        it.messages = stays;
+        drop(it.discarded.splice(1..1, state));
+    };
+    let mut life = life();
+    let expected = rebuild(&life.session, &Spoilt(|_| {}), "Two turns.", CompactionMode::Summary).unwrap();
+    let rebuilt = rebuild(&life.session, &Spoilt(discards), "Two turns.", CompactionMode::Summary).unwrap();
+    assert_eq!((&rebuilt.event, rebuilt.context_bytes), (&expected.event, expected.context_bytes));
+    life.put(rebuilt);
+    assert_eq!(life.session.messages().iter().filter(|message| is_state(message)).count(), 2);
+}
+
+/// Of a turn whose prompt and newest step alone are there nothing can leave: no compactor is asked, and no model paid.
+#[test]
+fn where_nothing_can_leave_no_compactor_is_asked() {
+    let compactor = Spoilt(|_| panic!("it is asked"));
+    let mut life = Life::new(Some("You are careful."));
+    life.start("Now build it.");
+    for is_stepped in [false, true] {
+        if is_stepped {
+            life.step("", &[("bash", false, "data ".repeat(500))]);
+        }
+        assert_eq!(planned(&life.session, &compactor).map(drop).unwrap_err().code, ErrorCode::CompactionNoProgress);
+        assert_eq!(preview(&life.session, &compactor).unwrap().discarded, 0);
+    }
+    life.step("", &[("bash", false, "data ".repeat(500))]);
+    assert!(planned(&life.session, &compactor).unwrap().is_none(), "the first step may leave");
+}
+
+/// Without a plan, the engine's own summary is shorter than what leaves, too, and says nothing of what stays.
+#[test]
+fn a_mechanical_summary_without_a_plan_is_of_what_leaves() {
+    let mut life = Life::new(Some("You are careful."));
+    life.turn(&"please ".repeat(60), "Yes.");
+    for _ in 0..3 {
+        life.turn(&"must stay 17 ".repeat(900), &"not 18 ".repeat(900));
+    }
+    let compactor = Spoilt(|_| {});
+    let summary = mechanical(&life.session, &compactor).unwrap();
+    assert!(!summary.contains("17") && !summary.contains("18"), "{summary}");
+    let rebuilt = rebuild(&life.session, &compactor, &summary, CompactionMode::Mechanical).unwrap();
+    assert_eq!((rebuilt.event.receipt.retained, rebuilt.event.receipt.discarded), (6, 2));
 }

@@ -1,5 +1,6 @@
 //! The default compactor, the checks of any compactor's result, and the engine's own masks and summaries.
 
+mod canonical;
 mod cut;
 pub(crate) mod life;
 mod misbehaving;
@@ -10,12 +11,18 @@ use life::Life;
 
 use crate::{
     compaction::{
-        CompactionConfig, DefaultCompactor, SUMMARY_PREFIX, message_bytes,
-        rebuilt::{mask, mechanical_summary, preview, rebuild},
+        CompactionConfig, Compactor, DefaultCompactor, SUMMARY_PREFIX, message_bytes,
+        rebuilt::{mask, mechanical_summary, planned, preview, rebuild},
     },
     service::CompactionMode,
-    session::message::Message,
+    session::{Session, message::Message},
 };
+
+/// `None` where nothing can leave.
+fn mechanical(session: &Session, compactor: &dyn Compactor) -> Option<String> {
+    let planned = planned(session, compactor).ok()?;
+    Some(mechanical_summary(session, compactor, planned).unwrap())
+}
 
 fn keeping(turns: usize) -> DefaultCompactor {
     DefaultCompactor::new(CompactionConfig { recent_turn_budget: turns, ..CompactionConfig::default() }, 0)
@@ -102,7 +109,7 @@ fn a_mechanical_summary_tells_what_was_asked_called_and_answered() {
     life.step("Let me look.", &[("read", true, "no such file".to_owned()), ("grep", false, "line 88".to_owned())]);
     life.answer("The parser is fixed.");
     life.turn("Now the writer.", &"It is done. ".repeat(50));
-    let summary = mechanical_summary(&life.session, &keeping(1));
+    let summary = mechanical(&life.session, &keeping(1)).unwrap();
     let lines: Vec<&str> = summary.lines().skip(1).collect();
     assert_eq!(
         lines,
@@ -121,7 +128,7 @@ fn a_mechanical_summary_stands_whole_in_its_event_whatever_a_compactor_allows() 
     let mut life = turns(1500);
     let config = CompactionConfig { max_summary_tokens: u32::MAX, ..CompactionConfig::default() };
     let compactor = DefaultCompactor::new(config, 0);
-    let summary = mechanical_summary(&life.session, &compactor);
+    let summary = mechanical(&life.session, &compactor).unwrap();
     assert!((40_000..=65_536).contains(&summary.len()), "{}", summary.len());
     life.put(rebuild(&life.session, &compactor, &summary, CompactionMode::Mechanical).unwrap());
     assert!(life.session.messages()[1].text().ends_with(&summary));
@@ -136,7 +143,7 @@ fn a_mechanical_summary_has_the_oldest_and_the_newest_and_what_was_summarised_be
         life.turn(&format!("Question {nth}: {}", "please ".repeat(40)), &format!("Reply {nth}."));
     }
     let config = CompactionConfig { max_summary_tokens: 300, recent_turn_budget: 1, ..CompactionConfig::default() };
-    let summary = mechanical_summary(&life.session, &DefaultCompactor::new(config, 0));
+    let summary = mechanical(&life.session, &DefaultCompactor::new(config, 0)).unwrap();
     assert!(summary.len() <= 1200, "{}", summary.len());
     for kept in ["ORCHID-7", "Prompt 29", "Question 298", "Reply 298", "[...]"] {
         assert!(summary.contains(kept), "{kept} is not in {summary}");

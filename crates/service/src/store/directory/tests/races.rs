@@ -150,7 +150,8 @@ async fn what_is_made_of_a_session_while_history_goes_is_whole() {
     for round in 0..200 {
         let view = jobs.until(lived(service.as_ref())).await;
         let session_id = view.session_id;
-        let compaction = service.compact_journal(CompactJournal { session_id, dry_run: false, drop_history: true });
+        let compaction =
+            service.compact_journal(CompactJournal { drop_history: true, ..CompactJournal::new(session_id) });
         let copy = copied(service.as_ref(), session_id, round % 2 == 0);
         let (report, copy) = match round % 4 {
             0 | 1 => jobs.race(compaction, copy).await,

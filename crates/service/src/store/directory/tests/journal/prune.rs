@@ -304,13 +304,13 @@ fn reads_and_appends_go_on_while_a_journal_is_compacted() {
         let rig = Rig::on(SimulatedDisk::new(), SMALL, Some(Random(seed)));
         let lease = filled(&rig, 60);
         let keep = keep(55);
-        let mut pruning = pin!(rig.store.prune(session(1), 55, &keep, Timestamp::from_millis(LATER)));
+        let mut compaction = pin!(rig.store.prune(session(1), 55, &keep, Timestamp::from_millis(LATER)));
         let mut is_pruned = false;
         let (mut seq, mut after) = (60, 0);
         let mut random = Random(seed + 1000);
         while !is_pruned || seq < 75 {
             is_pruned = is_pruned
-                || rig.steps.drive(poll_fn(|cx| match pruning.as_mut().poll(cx) {
+                || rig.steps.drive(poll_fn(|cx| match compaction.as_mut().poll(cx) {
                     Poll::Ready(done) => Poll::Ready(done == Ok(55 - left(55, 55).len() as u64)),
                     Poll::Pending => Poll::Ready(false),
                 }));
