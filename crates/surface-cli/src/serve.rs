@@ -23,6 +23,13 @@ use crate::{
 /// Milliseconds for which a session that is not stored stays after its last turn.
 const PASSING_IDLE_MS: u64 = 5_000;
 
+/// Milliseconds that a call of such a session waits for its output.
+const PASSING_CALL_MS: u64 = 10 * 60 * 1000;
+
+/// Most such sessions, and bytes of all of them.
+const PASSING_SESSIONS: usize = 1000;
+const PASSING_BYTES: u64 = 256 * 1024 * 1024;
+
 /// Serves until the process must end.
 pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
@@ -114,11 +121,17 @@ fn openai(app: &App, env: &Environment) -> Result<OpenAi, CliError> {
     let mut options = config.engine();
     let scope_label = options.memory.scope_label.clone();
     options.ephemeral.idle_ms = PASSING_IDLE_MS;
+    options.ephemeral.max_sessions = options.ephemeral.max_sessions.min(PASSING_SESSIONS);
+    options.ephemeral.max_bytes = options.ephemeral.max_bytes.min(PASSING_BYTES);
+    // The turn is interrupted before, so that no model is asked without a reader.
+    options.tools.client_timeout_ms = 2 * PASSING_CALL_MS;
     options.tools.test_dir = None;
     let build = AgentBuildConfig::new().options(options).models(Arc::new(models)).ephemeral();
-    let build = secrets(config, env).into_iter().fold(build, AgentBuildConfig::secret);
+    let hidden = secrets(config, env).into_iter().chain(app.servers.secrets());
+    let build = hidden.fold(build, AgentBuildConfig::secret);
     let passing = build.build().map_err(|error| config.with_origin(&error))?;
-    Ok(OpenAi { passing: passing.service().clone(), models: names, scope_label })
+    let call_time = Duration::from_millis(PASSING_CALL_MS);
+    Ok(OpenAi { passing: passing.service().clone(), models: names, scope_label, call_time })
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.

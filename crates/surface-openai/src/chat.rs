@@ -1,64 +1,47 @@
 //! Chat completions: a request's fields, and an answer as JSON, whole or in chunks.
 
-use meerkat_service::{
-    SessionError,
-    model::{StopReason, Usage},
-    options::ModelOptions,
-};
-use serde_json::{Map, Value, json};
+use meerkat_errors::ErrorBody;
+use meerkat_service::{SessionError, model::StopReason};
+use serde_json::{Value, json};
 
 use crate::{
-    asked::Asked,
-    responses::{arguments, message},
+    asked::{Asked, Chat},
+    responses::{self, arguments, message},
     said::{Said, Transcript},
     unfold::{Ending, Kind, Piece, Unfold},
-    wire::{self, Fields, content, effort, format, function, items, texts},
+    wire::{self, Fields, content, effort, format, is_text, items, texts},
 };
+
+/// What is between two texts of an answer.
+const BETWEEN: &str = "\n\n";
 
 /// Decodes the body of `POST /v1/chat/completions`.
 pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
     let mut body = Fields::body(text)?;
-    let mut asked = Asked { model: Some(body.need("model")?), ..Asked::default() };
-    asked.is_stream = body.take("stream")?.unwrap_or(false);
-    if let Some(mut options) = body.object("stream_options")? {
-        asked.has_usage = options.take("include_usage")?.unwrap_or(false);
-        options.allow("include_obfuscation", &["true", "false"])?;
-        options.finish()?;
-    }
-    let of = |mut tool: Fields<'_>| {
-        let inner = tool.object("function")?.ok_or_else(|| tool.wrong("function", "it is missing"))?;
-        tool.finish()?;
-        function(inner)
-    };
-    asked.tools = wire::tools(&mut body, of)?.unwrap_or_default();
+    let mut asked = Asked { model: Some(body.need("model")?), chat: Some(Chat::default()), ..Asked::default() };
+    wire::common(&mut body, &mut asked)?;
+    asked.tools = wire::tools(&mut body, true)?;
     let tokens: Option<u32> = body.take("max_tokens")?;
-    let stop = body.raw("stop").map(|raw| match wire::is_text(raw) {
+    asked.options.max_output_tokens = body.take("max_completion_tokens")?.or(tokens);
+    let stop = body.raw("stop").map(|raw| match is_text(raw) {
         true => serde_json::from_str(raw.get()).map(|stop| vec![stop]),
         false => serde_json::from_str(raw.get()),
     });
-    asked.options = ModelOptions {
-        temperature: body.take("temperature")?,
-        top_p: body.take("top_p")?,
-        max_output_tokens: body.take("max_completion_tokens")?.or(tokens),
-        stop: stop.transpose().map_err(|_| body.wrong("stop", "it is neither a text nor a list of texts"))?,
-        seed: body.take("seed")?,
-        effort: effort(&mut body, "reasoning_effort")?,
-        ..ModelOptions::default()
-    };
+    let stop = stop.transpose().map_err(|_| body.wrong("stop", "it is neither a text nor a list of texts"));
+    (asked.options.stop, asked.options.seed) = (stop?, body.take("seed")?);
+    asked.options.effort = effort(&mut body, "reasoning_effort")?;
     asked.output = body.object("response_format")?.map(|fields| format(fields, true)).transpose()?.flatten();
-    asked.user = body.take("user")?;
-    asked.metadata = body.take("metadata")?.unwrap_or_default();
-    body.allow("n", &["1"])?;
-    body.allow("store", &["false"])?;
-    body.allow("logprobs", &["false"])?;
-    body.allow("top_logprobs", &["0"])?;
-    body.allow("frequency_penalty", &["0", "0.0"])?;
-    body.allow("presence_penalty", &["0", "0.0"])?;
-    body.allow("parallel_tool_calls", &["true"])?;
-    body.allow("modalities", &[r#"["text"]"#])?;
-    body.allow("service_tier", &[r#""auto""#, r#""default""#])?;
-    body.allow("verbosity", &[r#""medium""#])?;
-    body.hints(&["safety_identifier", "prompt_cache_key", "prompt_cache_retention"])?;
+    for (name, values) in [
+        ("n", &["1"][..]),
+        ("store", &["false"]),
+        ("logprobs", &["false"]),
+        ("frequency_penalty", &["0", "0.0"]),
+        ("presence_penalty", &["0", "0.0"]),
+        ("modalities", &[r#"["text"]"#]),
+        ("verbosity", &[r#""medium""#]),
+    ] {
+        body.allow(name, values)?;
+    }
     let messages = body.raw("messages").ok_or_else(|| body.wrong("messages", "it is missing"))?;
     let mut said = Vec::new();
     for (path, raw) in items("messages", messages)? {
@@ -72,6 +55,7 @@ pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
 fn said_in(mut fields: Fields<'_>, path: &str, said: &mut Vec<(String, Said)>) -> Result<(), SessionError> {
     let role: String = fields.need("role")?;
     let (at, raw) = (fields.at("content"), fields.raw("content"));
+    // A hint of who speaks; the model is not shown it.
     fields.hints(&["name"])?;
     let mut push = |one| said.push((path.to_owned(), one));
     match (role.as_str(), raw) {
@@ -107,29 +91,33 @@ fn said_in(mut fields: Fields<'_>, path: &str, said: &mut Vec<(String, Said)>) -
     fields.finish()
 }
 
-fn usage(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "completion_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
-    })
-}
-
-/// Why the answer ended; `None` if it failed.
-fn finish_reason(ending: &Ending) -> Option<&'static str> {
-    match ending {
-        Ending::Waiting => Some("tool_calls"),
-        Ending::Completed(StopReason::MaxTokens) => Some("length"),
-        Ending::Completed(StopReason::ContentFilter | StopReason::Refusal) => Some("content_filter"),
-        Ending::Completed(_) => Some("stop"),
-        Ending::Interrupted | Ending::Failed(_) => None,
+/// Why the answer ended; the error if it failed.
+fn finish_reason(unfold: &Unfold) -> Result<&'static str, Box<ErrorBody>> {
+    match &unfold.ending {
+        Some(Ending::Waiting) => Ok("tool_calls"),
+        Some(Ending::Completed(StopReason::MaxTokens)) => Ok("length"),
+        Some(Ending::Completed(StopReason::ContentFilter | StopReason::Refusal)) => Ok("content_filter"),
+        Some(Ending::Completed(_)) => Ok("stop"),
+        Some(Ending::Failed(body)) => Err(body.clone()),
+        Some(Ending::Interrupted) | None => Err(Box::new(SessionError::Interrupted { turn: unfold.turn }.body())),
     }
 }
 
-fn id(unfold: &Unfold) -> String {
-    format!("chatcmpl-{}-{}", unfold.id.session_id, unfold.id.seq)
+/// An answer, or a chunk of one.
+fn frame(unfold: &Unfold, object: &str, choices: Value) -> Value {
+    json!({
+        "id": format!("chatcmpl-{}-{}", unfold.id.session_id, unfold.id.seq),
+        "object": object,
+        "created": unfold.begun_at / 1000,
+        "model": unfold.model(),
+        "choices": choices,
+        "service_tier": "default",
+        "system_fingerprint": null,
+    })
+}
+
+fn usage(unfold: &Unfold) -> Value {
+    responses::usage(&unfold.usage, ["prompt", "completion"])
 }
 
 /// A call in an answer.
@@ -138,18 +126,15 @@ fn call(call_id: &str, name: &str, arguments: &str) -> Value {
 }
 
 /// A whole answer; an error if it failed.
-pub(crate) fn completion(unfold: &Unfold, ending: &Ending) -> Result<Value, Box<meerkat_errors::ErrorBody>> {
-    let Some(reason) = finish_reason(ending) else { return Err(failure(unfold, ending)) };
+pub(crate) fn completion(unfold: &Unfold) -> Result<Value, Box<ErrorBody>> {
+    let reason = finish_reason(unfold)?;
     let texts = unfold.items.iter().filter(|item| item.kind == Kind::Message).map(|item| item.text.as_str());
-    let text = texts.collect::<Vec<_>>().join("\n\n");
-    let calls: Vec<Value> = unfold
-        .items
-        .iter()
-        .filter_map(|item| match &item.kind {
-            Kind::Call { call_id, name } => Some(call(call_id, name, &item.text)),
-            Kind::Message | Kind::Reasoning => None,
-        })
-        .collect();
+    let text = texts.collect::<Vec<_>>().join(BETWEEN);
+    let calls = unfold.items.iter().filter_map(|item| match &item.kind {
+        Kind::Call { call_id, name } => Some(call(call_id, name, &item.text)),
+        Kind::Message | Kind::Reasoning => None,
+    });
+    let calls: Vec<Value> = calls.collect();
     let mut message = json!({ "role": "assistant", "content": text, "refusal": null, "annotations": [] });
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
@@ -157,27 +142,14 @@ pub(crate) fn completion(unfold: &Unfold, ending: &Ending) -> Result<Value, Box<
             message["content"] = Value::Null;
         }
     }
-    Ok(json!({
-        "id": id(unfold),
-        "object": "chat.completion",
-        "created": unfold.begun_at / 1000,
-        "model": unfold.model(),
-        "choices": [{ "index": 0, "message": message, "logprobs": null, "finish_reason": reason }],
-        "usage": usage(&unfold.usage),
-        "service_tier": "default",
-        "system_fingerprint": null,
-    }))
-}
-
-/// The error of an answer that failed.
-pub(crate) fn failure(unfold: &Unfold, ending: &Ending) -> Box<meerkat_errors::ErrorBody> {
-    match ending {
-        Ending::Failed(body) => body.clone(),
-        _ => Box::new(SessionError::Interrupted { turn: unfold.turn }.body()),
-    }
+    let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": reason });
+    let mut answer = frame(unfold, "chat.completion", json!([choice]));
+    answer["usage"] = usage(unfold);
+    Ok(answer)
 }
 
 /// Chunks of a stream.
+#[derive(Default)]
 pub(crate) struct Chunks {
     pub(crate) has_usage: bool,
     texts: usize,
@@ -185,71 +157,54 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    pub(crate) const fn new(has_usage: bool) -> Self {
-        Self { has_usage, texts: 0, calls: 0 }
+    pub(crate) fn new(chat: Chat) -> Self {
+        Self { has_usage: chat.has_usage, ..Self::default() }
     }
 
-    fn chunk(&self, unfold: &Unfold, choices: Value) -> Map<String, Value> {
-        let chunk = json!({
-            "id": id(unfold),
-            "object": "chat.completion.chunk",
-            "created": unfold.begun_at / 1000,
-            "model": unfold.model(),
-            "choices": choices,
-            "service_tier": "default",
-            "system_fingerprint": null,
-        });
-        let mut chunk = match chunk {
-            Value::Object(chunk) => chunk,
-            _ => Map::new(),
-        };
+    fn chunk(&self, unfold: &Unfold, choices: Value) -> Value {
+        let mut chunk = frame(unfold, "chat.completion.chunk", choices);
         if self.has_usage {
-            chunk.insert("usage".to_owned(), Value::Null);
+            chunk["usage"] = Value::Null;
         }
         chunk
     }
 
-    fn delta(&self, unfold: &Unfold, delta: &Value, reason: Option<&str>) -> Map<String, Value> {
+    fn delta(&self, unfold: &Unfold, delta: &Value, reason: Option<&str>) -> Value {
         self.chunk(unfold, json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": reason }]))
     }
 
     /// The first chunk.
-    pub(crate) fn first(&self, unfold: &Unfold) -> Map<String, Value> {
+    pub(crate) fn first(&self, unfold: &Unfold) -> Value {
         self.delta(unfold, &json!({ "role": "assistant", "content": "", "refusal": null }), None)
     }
 
     /// The chunk that a piece of the output is, if it is one.
-    pub(crate) fn piece(&mut self, unfold: &Unfold, piece: &Piece) -> Option<Map<String, Value>> {
+    pub(crate) fn piece(&mut self, unfold: &Unfold, piece: &Piece) -> Option<Value> {
         let (Piece::Opened(index) | Piece::More(index, _) | Piece::Closed(index)) = piece;
         let item = unfold.items.get(*index)?;
-        match (piece, &item.kind) {
+        let delta = match (piece, &item.kind) {
             (Piece::Opened(_), Kind::Message) => {
                 self.texts += 1;
-                // As in a whole answer, an empty line is between two texts.
-                (self.texts > 1).then(|| self.delta(unfold, &json!({ "content": "\n\n" }), None))
+                (self.texts > 1).then(|| json!({ "content": BETWEEN }))?
             }
-            (Piece::More(_, text), Kind::Message) => Some(self.delta(unfold, &json!({ "content": text }), None)),
+            (Piece::More(_, text), Kind::Message) => json!({ "content": text }),
             (Piece::Closed(_), Kind::Call { call_id, name }) => {
                 let mut call = call(call_id, name, &item.text);
                 call["index"] = self.calls.into();
                 self.calls += 1;
-                Some(self.delta(unfold, &json!({ "tool_calls": [call] }), None))
+                json!({ "tool_calls": [call] })
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(self.delta(unfold, &delta, None))
     }
 
     /// The last chunks, or an error.
-    pub(crate) fn last(
-        &self,
-        unfold: &Unfold,
-        ending: &Ending,
-    ) -> Result<Vec<Map<String, Value>>, Box<meerkat_errors::ErrorBody>> {
-        let Some(reason) = finish_reason(ending) else { return Err(failure(unfold, ending)) };
-        let mut chunks = vec![self.delta(unfold, &json!({}), Some(reason))];
+    pub(crate) fn last(&self, unfold: &Unfold) -> Result<Vec<Value>, Box<ErrorBody>> {
+        let mut chunks = vec![self.delta(unfold, &json!({}), Some(finish_reason(unfold)?))];
         if self.has_usage {
             let mut chunk = self.chunk(unfold, json!([]));
-            chunk.insert("usage".to_owned(), usage(&unfold.usage));
+            chunk["usage"] = usage(unfold);
             chunks.push(chunk);
         }
         Ok(chunks)

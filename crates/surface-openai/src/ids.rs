@@ -1,12 +1,9 @@
 //! Ids of responses: the session, and the seq of the record that began the response there. Ids of conversations: the
 //! session.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use meerkat_service::{Seq, SessionError, SessionId};
-
-/// Label of a session that was made as a conversation.
-const CONVERSATION_LABEL: &str = "openai.conversation";
 
 /// The id of a conversation.
 pub(crate) fn conversation(session_id: SessionId) -> String {
@@ -17,16 +14,6 @@ pub(crate) fn conversation(session_id: SessionId) -> String {
 pub(crate) fn parse_conversation(text: &str) -> Result<SessionId, SessionError> {
     let session_id = text.strip_prefix("conv_").and_then(|id| id.parse().ok());
     session_id.ok_or(SessionError::ItemNotFound("conversation"))
-}
-
-/// Marks a session as a conversation, in its labels.
-pub(crate) fn mark(labels: &mut BTreeMap<String, String>) {
-    labels.insert(CONVERSATION_LABEL.to_owned(), "yes".to_owned());
-}
-
-/// Takes the mark away; true if there was one.
-pub(crate) fn unmark(labels: &mut BTreeMap<String, String>) -> bool {
-    labels.remove(CONVERSATION_LABEL).is_some()
 }
 
 /// Id of a response: `resp_`, the session, `_`, the seq.

@@ -3,56 +3,48 @@
 use std::collections::BTreeMap;
 
 use meerkat_service::{
-    SessionError,
-    model::StopReason,
+    SessionError, SessionService,
+    model::{StopReason, Usage},
     options::ModelOptions,
     output::OutputSpec,
     service::{ClientTool, PromptBlock},
-    session::message::RawJson,
+    session::{event::Event, message::RawJson},
 };
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     asked::Asked,
     error,
-    ids::{ResponseId, parse_conversation},
+    ids::{ResponseId, conversation, parse_conversation},
     said::{Said, Transcript},
-    unfold::{Ending, Item, Kind, Piece, Unfold},
-    wire::{self, Fields, content, effort, format, function, is_text, items, texts},
+    unfold::{Ending, Item, Kind, Piece, Records, Unfold, instructions},
+    wire::{self, Fields, content, effort, format, is_text, items, texts},
 };
 
 /// Decodes the body of `POST /v1/responses`.
 pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
     let mut body = Fields::body(text)?;
     let mut asked = Asked { model: body.take("model")?, ..Asked::default() };
+    wire::common(&mut body, &mut asked)?;
     asked.is_stored = body.take("store")?.unwrap_or(true);
-    asked.is_stream = body.take("stream")?.unwrap_or(false);
     asked.is_background = body.take("background")?.unwrap_or(false);
     asked.instructions = body.take("instructions")?;
     let previous: Option<String> = body.take("previous_response_id")?;
     asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
-    asked.conversation = match body.raw("conversation") {
-        None => None,
-        Some(raw) if is_text(raw) => Some(parse_conversation(&wire::text("conversation", raw)?)?),
-        Some(raw) => {
+    let named = body.raw("conversation").map(|raw| match is_text(raw) {
+        true => wire::text("conversation", raw),
+        false => {
             let mut fields = Fields::of("conversation".to_owned(), raw)?;
-            let id: String = fields.need("id")?;
-            fields.finish()?;
-            Some(parse_conversation(&id)?)
+            let id = fields.need("id")?;
+            fields.finish().map(|()| id)
         }
-    };
+    });
+    asked.conversation = named.transpose()?.as_deref().map(parse_conversation).transpose()?;
     if asked.conversation.is_some() && asked.previous.is_some() {
         return Err(body.wrong("conversation", "send it or previous_response_id, not both"));
     }
-    asked.tools = wire::tools(&mut body, function)?.unwrap_or_default();
-    asked.user = body.take("user")?;
-    asked.metadata = body.take("metadata")?.unwrap_or_default();
-    asked.options = ModelOptions {
-        temperature: body.take("temperature")?,
-        top_p: body.take("top_p")?,
-        max_output_tokens: body.take("max_output_tokens")?,
-        ..ModelOptions::default()
-    };
+    asked.tools = wire::tools(&mut body, false)?;
+    asked.options.max_output_tokens = body.take("max_output_tokens")?;
     if let Some(mut reasoning) = body.object("reasoning")? {
         asked.options.effort = effort(&mut reasoning, "effort")?;
         reasoning.hints(&["summary", "generate_summary"])?;
@@ -66,13 +58,6 @@ pub(crate) fn decode(text: &str) -> Result<Asked, SessionError> {
     body.allow("parallel_tool_calls", &["true"])?;
     body.allow("truncation", &[r#""disabled""#, r#""auto""#])?;
     body.allow("include", &["[]"])?;
-    body.allow("service_tier", &[r#""auto""#, r#""default""#])?;
-    body.allow("top_logprobs", &["0"])?;
-    body.hints(&["safety_identifier", "prompt_cache_key", "prompt_cache_retention"])?;
-    if let Some(mut options) = body.object("stream_options")? {
-        options.allow("include_obfuscation", &["true", "false"])?;
-        options.finish()?;
-    }
     let input = body.raw("input").ok_or_else(|| body.wrong("input", "it is missing"))?;
     let said = input_said("input", input)?;
     body.finish()?;
@@ -156,68 +141,110 @@ pub(crate) fn arguments(path: &str, text: &str) -> Result<RawJson, SessionError>
 /// What a response repeats of its request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Echo {
-    pub(crate) model: String,
     pub(crate) instructions: Option<String>,
     pub(crate) previous: Option<String>,
-    pub(crate) conversation: Option<String>,
     pub(crate) tools: Vec<ClientTool>,
     pub(crate) options: ModelOptions,
     pub(crate) output: Option<OutputSpec>,
-    pub(crate) metadata: BTreeMap<String, String>,
-    pub(crate) user: Option<String>,
     pub(crate) is_stored: bool,
     pub(crate) is_background: bool,
 }
 
-/// A response as JSON. The fields that the protocol requires are there even if they are `null`.
-pub(crate) fn response(unfold: &Unfold, echo: &Echo) -> Value {
-    let (mut failure, mut incomplete) = (Value::Null, Value::Null);
-    let status = match &unfold.ending {
+impl Echo {
+    /// What the records of its session say.
+    pub(crate) async fn of_record(
+        service: &dyn SessionService,
+        unfold: &Unfold,
+        is_stored: bool,
+    ) -> Result<Self, SessionError> {
+        let id = unfold.id;
+        let instructions = instructions(service, id.session_id).await?.flatten();
+        let mut echo = Self { instructions, is_stored, ..Self::default() };
+        let (mut tools, mut has_answered) = (Vec::new(), false);
+        let mut records = Records::after(service, id.session_id, 0);
+        while let Some(record) = records.next().await?.filter(|record| record.seq < id.seq) {
+            let begins = match record.event {
+                Event::TurnQueued(_) => true,
+                Event::TurnStarted(started) => started.queued.is_none(),
+                Event::CallAnswered(_) => std::mem::take(&mut has_answered),
+                Event::AssistantMessage(_) => {
+                    has_answered = true;
+                    false
+                }
+                Event::ClientToolsChanged(changed) => {
+                    tools.extend(changed.tools.map(|tools| (changed.hash, tools)));
+                    false
+                }
+                _ => false,
+            };
+            if begins {
+                // The records that a fork copied name the session that they are from.
+                echo.previous = Some(ResponseId { session_id: record.session_id, seq: record.seq }.to_string());
+            }
+        }
+        // In a conversation, the one before is not what was asked for.
+        echo.previous = echo.previous.filter(|_| !unfold.own.is_conversation());
+        if let Some(terms) = &unfold.terms {
+            echo.options = terms.options.clone();
+            echo.output = terms.output.as_deref().cloned();
+            let named = tools.into_iter().rev().find(|(hash, _)| Some(hash) == terms.client_tools.as_ref());
+            echo.tools = named.map(|(_, tools)| tools).unwrap_or_default();
+        }
+        Ok(echo)
+    }
+}
+
+/// Usage, by the protocols' names of the tokens that were sent and answered.
+pub(crate) fn usage(usage: &Usage, [sent, answered]: [&str; 2]) -> Value {
+    json!({
+        format!("{sent}_tokens"): usage.input_tokens,
+        format!("{sent}_tokens_details"): { "cached_tokens": usage.cached_tokens },
+        format!("{answered}_tokens"): usage.output_tokens,
+        format!("{answered}_tokens_details"): { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    })
+}
+
+/// The status of a response, and what its type of event ends with.
+pub(crate) fn status(unfold: &Unfold) -> &'static str {
+    match &unfold.ending {
         None if unfold.terms.is_none() => "queued",
         None => "in_progress",
-        Some(Ending::Completed(StopReason::MaxTokens)) => {
-            incomplete = json!({ "reason": "max_output_tokens" });
-            "incomplete"
-        }
-        Some(Ending::Completed(StopReason::ContentFilter)) => {
-            incomplete = json!({ "reason": "content_filter" });
-            "incomplete"
-        }
+        Some(Ending::Completed(StopReason::MaxTokens | StopReason::ContentFilter)) => "incomplete",
         Some(Ending::Completed(_) | Ending::Waiting) => "completed",
         Some(Ending::Interrupted) => "cancelled",
-        Some(Ending::Failed(body)) => {
-            failure = error::error(body);
-            "failed"
-        }
+        Some(Ending::Failed(_)) => "failed",
+    }
+}
+
+/// A response as JSON. The fields that the protocol requires are there even if they are `null`.
+pub(crate) fn response(unfold: &Unfold, echo: &Echo) -> Value {
+    let (own, status) = (&unfold.own, status(unfold));
+    let failure = match &unfold.ending {
+        Some(Ending::Failed(body)) => Some(error::error(body)),
+        _ => None,
     };
-    let output: Vec<Value> = unfold.items.iter().map(|item| self::item(unfold, item)).collect();
-    let usage = unfold.ending.as_ref().map(|_| {
-        let usage = &unfold.usage;
-        json!({
-            "input_tokens": usage.input_tokens,
-            "input_tokens_details": { "cached_tokens": usage.cached_tokens },
-            "output_tokens": usage.output_tokens,
-            "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
-            "total_tokens": usage.input_tokens + usage.output_tokens,
-        })
-    });
-    let model = if unfold.model().is_empty() { echo.model.as_str() } else { unfold.model() };
+    let reason = match &unfold.ending {
+        Some(Ending::Completed(StopReason::MaxTokens)) => Some("max_output_tokens"),
+        Some(Ending::Completed(StopReason::ContentFilter)) => Some("content_filter"),
+        _ => None,
+    };
     json!({
         "id": unfold.id.to_string(),
         "object": "response",
         "created_at": unfold.begun_at / 1000,
-        "conversation": echo.conversation.as_ref().map(|id| json!({ "id": id })),
+        "conversation": own.is_conversation().then(|| json!({ "id": conversation(unfold.id.session_id) })),
         "completed_at": unfold.ended_at.filter(|_| status == "completed").map(|millis| millis / 1000),
         "status": status,
         "background": echo.is_background,
         "error": failure,
-        "incomplete_details": incomplete,
+        "incomplete_details": reason.map(|reason| json!({ "reason": reason })),
         "instructions": echo.instructions,
         "max_output_tokens": echo.options.max_output_tokens,
         "max_tool_calls": null,
-        "metadata": echo.metadata,
-        "model": model,
-        "output": output,
+        "metadata": own.metadata,
+        "model": unfold.model(),
+        "output": unfold.items.iter().map(|item| self::item(unfold, item)).collect::<Vec<_>>(),
         "parallel_tool_calls": true,
         "previous_response_id": echo.previous,
         "prompt_cache_key": null,
@@ -234,8 +261,8 @@ pub(crate) fn response(unfold: &Unfold, echo: &Echo) -> Value {
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "truncation": "disabled",
-        "usage": usage,
-        "user": echo.user,
+        "usage": unfold.ending.as_ref().map(|_| usage(&unfold.usage, ["input", "output"])),
+        "user": own.user,
     })
 }
 

@@ -110,12 +110,6 @@ impl Transcript {
         }
     }
 
-    /// The session that made the calls whose outputs come last, if their ids name one.
-    pub(crate) fn called_by(&self) -> Option<SessionId> {
-        let (call_id, _) = self.outputs.first()?;
-        session_of(call_id).map(|(session_id, _)| session_id)
-    }
-
     /// Makes outputs of calls that no session here has made a part of the history.
     pub(crate) fn forget_calls(&mut self) {
         for (call_id, text) in std::mem::take(&mut self.outputs) {

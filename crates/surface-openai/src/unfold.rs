@@ -1,10 +1,12 @@
 //! A response made of a session's events: its items, and the pieces in which they came. Streams, answers and later reads
 //! go through it, so that they cannot differ.
 //!
-//! It decides nothing: what it is given was recorded, or is shown live and recorded later.
+//! It decides nothing: what it is given was recorded, or is shown live and recorded later. A model's message is its runs
+//! of text and of reasoning, which are shown live, and then its calls.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use meerkat_service::{
     ErrorBody, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{record_at, whole},
@@ -18,7 +20,12 @@ use meerkat_service::{
     wire::decode_event,
 };
 
-use crate::{ids::ResponseId, said::call_id_of};
+use crate::{
+    App,
+    ids::ResponseId,
+    own::{Own, own},
+    said::call_id_of,
+};
 
 /// What an item is.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +41,8 @@ pub(crate) enum Kind {
 /// Item of a response's output.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// Its place: the step and the block.
-    pub(crate) at: (u32, u32),
+    /// The step, and the place among its items: its runs come first, then its calls.
+    pub(crate) at: (u32, usize),
     pub(crate) kind: Kind,
     /// Text, reasoning or arguments.
     pub(crate) text: String,
@@ -61,9 +68,20 @@ pub(crate) enum Ending {
     Failed(Box<ErrorBody>),
 }
 
+/// Block of a step that is shown live.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shown {
+    step: u32,
+    block: u32,
+    /// The item that it is in, and the bytes there before it.
+    index: usize,
+    before: u64,
+}
+
 /// A response, as far as it has come.
 pub(crate) struct Unfold {
     pub(crate) id: ResponseId,
+    pub(crate) own: Own,
     pub(crate) turn: TurnNumber,
     /// Terms of its turn; those of a turn in the queue are known when it starts.
     pub(crate) terms: Option<Box<TurnStarted>>,
@@ -77,6 +95,7 @@ pub(crate) struct Unfold {
     /// Calls of its messages that have no result yet, and those of them that wait for the caller.
     open_calls: BTreeSet<String>,
     requested: BTreeSet<String>,
+    shown: Option<Shown>,
     /// An answer by a schema that may still be refused.
     held: Option<AssistantMessage>,
     has_answered: bool,
@@ -87,12 +106,13 @@ pub(crate) struct Later(pub(crate) Option<String>);
 
 impl Unfold {
     /// Begins a response by the record that its id names.
-    pub(crate) async fn begin(service: &dyn SessionService, id: ResponseId) -> Result<Self, SessionError> {
+    pub(crate) async fn begin(app: &App, service: &dyn SessionService, id: ResponseId) -> Result<Self, SessionError> {
         let unknown = || SessionError::ItemNotFound("response");
+        let own = own(app, service, id.session_id).await?;
         let record = record_at(service, id.session_id, id.seq).await?.ok_or_else(unknown)?;
         let turn = record.turn.ok_or_else(unknown)?;
         let terms = match &record.event {
-            Event::TurnStarted(_) | Event::TurnQueued(_) | Event::TurnSteered(_) => None,
+            Event::TurnStarted(_) | Event::TurnQueued(_) => None,
             Event::CallAnswered(answered) => {
                 match record_at(service, id.session_id, answered.started).await?.map(|record| record.event) {
                     Some(Event::TurnStarted(started)) => Some(Box::new(started)),
@@ -101,42 +121,42 @@ impl Unfold {
             }
             _ => return Err(unknown()),
         };
-        Ok(Self {
+        Ok(Self { terms, ..Self::new(id, own, turn, record.time.as_millis()) })
+    }
+
+    fn new(id: ResponseId, own: Own, turn: TurnNumber, begun_at: i64) -> Self {
+        Self {
             id,
+            own,
             turn,
-            terms,
-            begun_at: record.time.as_millis(),
+            terms: None,
+            begun_at,
             ended_at: None,
             items: Vec::new(),
             usage: Usage::default(),
             ending: None,
             open_calls: BTreeSet::new(),
             requested: BTreeSet::new(),
+            shown: None,
             held: None,
             has_answered: false,
-        })
+        }
     }
 
     /// Reads a response as far as it was recorded, and whether the session accepted anything after it.
     pub(crate) async fn read(
+        app: &App,
         service: &dyn SessionService,
         id: ResponseId,
     ) -> Result<(Self, Option<Later>), SessionError> {
-        let (mut read, mut later, mut since) = (Self::begin(service, id).await?, None, id.seq - 1);
-        'pages: loop {
-            let page = service.events(ReadEvents::new(id.session_id, since)).await?;
-            for line in &page.items {
-                let record = decode(line)?;
-                later = later.or(read.later(&record));
-                read.durable(service, record).await?;
-                if read.ending.is_some() && later.is_some() {
-                    break 'pages;
-                }
-            }
-            if page.items.is_empty() || page.next_seq == since {
+        let (mut read, mut later) = (Self::begin(app, service, id).await?, None);
+        let mut records = Records::after(service, id.session_id, id.seq - 1);
+        while let Some(record) = records.next().await? {
+            later = later.or(read.later(&record));
+            read.durable(service, record).await?;
+            if read.ending.is_some() && later.is_some() {
                 break;
             }
-            since = page.next_seq;
         }
         if read.ending.is_none() && read.waits() {
             read.end(Ending::Waiting, &mut Vec::new());
@@ -164,17 +184,17 @@ impl Unfold {
 
     /// Returns true if every open call waits for the caller.
     fn waits(&self) -> bool {
-        !self.requested.is_empty() && self.open_calls.iter().all(|call| self.requested.contains(call))
+        !self.requested.is_empty() && self.open_calls.is_subset(&self.requested)
     }
 
     /// The calls that wait for the caller.
-    pub(crate) fn waiting(&self) -> &BTreeSet<String> {
+    pub(crate) const fn waiting(&self) -> &BTreeSet<String> {
         &self.requested
     }
 
     /// The model that answers.
     pub(crate) fn model(&self) -> &str {
-        self.terms.as_ref().map_or("", |terms| terms.model.as_str())
+        self.terms.as_ref().map_or(&self.own.model, |terms| &terms.model)
     }
 
     fn has_schema(&self) -> bool {
@@ -189,30 +209,56 @@ impl Unfold {
             _ => return Vec::new(),
         };
         // An answer by a schema may be refused, so none of it is shown before.
-        if turn != Some(self.turn) || self.terms.is_none() || self.has_schema() || self.ending.is_some() {
+        let is_shown = turn == Some(self.turn) && self.terms.is_some() && !self.has_schema() && self.ending.is_none();
+        if !is_shown || text.is_empty() {
             return Vec::new();
         }
         let mut pieces = Vec::new();
-        let index = self.open((step, block), kind, &mut pieces);
-        if let Some(item) = self.items.get_mut(index)
-            && !item.is_done
-            && item.text.len() as u64 == offset
-        {
+        let known = self.shown.filter(|shown| (shown.step, shown.block) == (step, block));
+        let shown = known.unwrap_or_else(|| {
+            let index = self.run(step, kind, &mut pieces);
+            Shown { step, block, index, before: self.items[index].text.len() as u64 }
+        });
+        self.shown = Some(shown);
+        let item = &mut self.items[shown.index];
+        if !item.is_done && item.text.len() as u64 == shown.before + offset {
             item.text.push_str(text);
-            pieces.push(Piece::More(index, text.clone()));
+            pieces.push(Piece::More(shown.index, text.clone()));
         }
         pieces
+    }
+
+    /// The run of a step that text of this kind goes on with, or a new one.
+    fn run(&mut self, step: u32, kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+        let of_step = self.items.iter().filter(|item| item.at.0 == step).count();
+        match self.items.last() {
+            Some(last) if last.at.0 == step && last.kind == kind => self.items.len() - 1,
+            _ => self.open((step, of_step), kind, pieces),
+        }
     }
 
     /// Takes a record.
     pub(crate) async fn durable(
         &mut self,
         service: &dyn SessionService,
-        record: Record,
+        mut record: Record,
     ) -> Result<Vec<Piece>, SessionError> {
+        let texts = match &mut record.event {
+            Event::AssistantMessage(message) => message.blocks.iter_mut().filter_map(text_of).collect(),
+            Event::PartialText(partial) => vec![&mut partial.text],
+            _ => Vec::new(),
+        };
+        for text in texts {
+            *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+        }
+        Ok(self.take(record))
+    }
+
+    /// Takes a record whose texts are whole.
+    fn take(&mut self, record: Record) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if record.turn != Some(self.turn) || record.seq < self.id.seq || self.ending.is_some() {
-            return Ok(pieces);
+            return pieces;
         }
         match record.event {
             Event::OutputRefused(_) => self.held = None,
@@ -227,15 +273,12 @@ impl Unfold {
             // The answers to the calls of its last message begin the next response.
             Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting, &mut pieces),
             Event::TurnStarted(started) => self.terms = Some(Box::new(started)),
-            Event::AssistantMessage(mut message) => {
+            Event::AssistantMessage(message) => {
                 self.has_answered = true;
                 self.usage.add(message.usage);
-                for block in &mut message.blocks {
-                    match block {
-                        Block::Text { text } | Block::Reasoning { text, .. } => {
-                            *text = Body::Inline(whole(service, self.id.session_id, text).await?);
-                        }
-                        Block::ToolCall(call) => drop(self.open_calls.insert(call.call_id.clone())),
+                for block in &message.blocks {
+                    if let Block::ToolCall(call) = block {
+                        self.open_calls.insert(call.call_id.clone());
                     }
                 }
                 match self.has_schema() {
@@ -243,12 +286,7 @@ impl Unfold {
                     false => self.emit(message, &mut pieces),
                 }
             }
-            Event::PartialText(partial) => {
-                let text = whole(service, self.id.session_id, &partial.text).await?;
-                let open = self.items.iter().rev().find(|item| item.at.0 == partial.step && item.kind == Kind::Message);
-                let at = open.map_or((partial.step, 0), |item| item.at);
-                self.fill(at, Kind::Message, &text, &mut pieces);
-            }
+            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text), &mut pieces),
             Event::CallRequested(request) => {
                 self.requested.insert(request.call_id);
                 self.ended_at = Some(time);
@@ -265,7 +303,7 @@ impl Unfold {
         if !matches!(self.ending, None | Some(Ending::Waiting)) {
             self.ended_at = Some(time);
         }
-        Ok(pieces)
+        pieces
     }
 
     /// Takes the end of its turn, or that it waits, as its caller is answered.
@@ -293,63 +331,98 @@ impl Unfold {
     }
 
     fn end(&mut self, ending: Ending, pieces: &mut Vec<Piece>) {
-        for index in 0..self.items.len() {
-            self.close(index, pieces);
-        }
+        self.close(pieces);
         self.ending = Some(ending);
     }
 
+    /// Shows a message: what is missing of its runs, then its calls.
     fn emit(&mut self, message: AssistantMessage, pieces: &mut Vec<Piece>) {
-        let (step, has_schema) = (message.step, self.has_schema());
-        for (block, at) in message.blocks.into_iter().zip(0..) {
-            match block {
-                Block::Text { text } => self.fill((step, at), Kind::Message, &inline(text), pieces),
-                Block::Reasoning { text, .. } => self.fill((step, at), Kind::Reasoning, &inline(text), pieces),
-                Block::ToolCall(call) if has_schema && call.name == ANSWER_TOOL => {
-                    self.fill((step, at), Kind::Message, call.arguments.as_str(), pieces);
-                }
+        let (mut runs, mut calls): (Vec<(Kind, String)>, Vec<(Kind, String)>) = Default::default();
+        for block in message.blocks {
+            let (kind, text) = match block {
+                Block::Text { text } => (Kind::Message, inline(text)),
+                Block::Reasoning { text, .. } => (Kind::Reasoning, inline(text)),
                 Block::ToolCall(call) => {
-                    let call_id = call_id_of(self.id.session_id, &call.call_id);
-                    let kind = Kind::Call { call_id, name: call.name };
-                    self.fill((step, at), kind, call.arguments.as_str(), pieces);
+                    let kind = match self.has_schema() && call.name == ANSWER_TOOL {
+                        true => Kind::Message,
+                        false => Kind::Call { call_id: call_id_of(self.id.session_id, &call.call_id), name: call.name },
+                    };
+                    calls.push((kind, call.arguments.as_str().to_owned()));
+                    continue;
                 }
+            };
+            // Live, nothing is shown of an empty text, and texts on both sides of a call are one run.
+            match runs.last_mut() {
+                _ if text.is_empty() => {}
+                Some((last, run)) if *last == kind => run.push_str(&text),
+                _ => runs.push((kind, text)),
             }
         }
-        for index in 0..self.items.len() {
-            self.close(index, pieces);
+        for ((kind, text), at) in runs.into_iter().chain(calls).zip(0..) {
+            let at = (message.step, at);
+            let known = self.items.iter().position(|item| item.at == at && item.kind == kind);
+            let index = known.unwrap_or_else(|| self.open(at, kind, pieces));
+            self.fill(index, text, pieces);
         }
+        self.close(pieces);
+    }
+
+    /// Shows what is missing of the text of a step that was cut off: it is all of its texts, without its reasoning.
+    fn cut(&mut self, step: u32, text: &str, pieces: &mut Vec<Piece>) {
+        let texts = self.items.iter().filter(|item| item.at.0 == step && item.kind == Kind::Message);
+        let shown: String = texts.map(|item| item.text.as_str()).collect();
+        let Some(rest) = text.strip_prefix(&shown).filter(|rest| !rest.is_empty()) else { return };
+        let index = self.run(step, Kind::Message, pieces);
+        let text = format!("{}{rest}", self.items[index].text);
+        self.fill(index, text, pieces);
     }
 
     /// Makes an item whole: what is missing of its text follows what was shown.
-    fn fill(&mut self, at: (u32, u32), kind: Kind, text: &str, pieces: &mut Vec<Piece>) {
-        if text.is_empty() && !self.items.iter().any(|item| item.at == at) {
-            return;
+    fn fill(&mut self, index: usize, text: String, pieces: &mut Vec<Piece>) {
+        let item = &mut self.items[index];
+        match text.strip_prefix(item.text.as_str()) {
+            Some("") | None => {}
+            Some(rest) => pieces.push(Piece::More(index, rest.to_owned())),
         }
-        let index = self.open(at, kind, pieces);
-        let Some(item) = self.items.get_mut(index) else { return };
-        let rest = text.strip_prefix(item.text.as_str()).unwrap_or_default().to_owned();
-        text.clone_into(&mut item.text);
-        if !rest.is_empty() {
-            pieces.push(Piece::More(index, rest));
-        }
-        self.close(index, pieces);
+        item.text = text;
     }
 
-    fn open(&mut self, at: (u32, u32), kind: Kind, pieces: &mut Vec<Piece>) -> usize {
-        if let Some(index) = self.items.iter().position(|item| item.at == at) {
-            return index;
-        }
-        let index = self.items.len();
+    fn open(&mut self, at: (u32, usize), kind: Kind, pieces: &mut Vec<Piece>) -> usize {
         self.items.push(Item { at, kind, text: String::new(), is_done: false });
-        pieces.push(Piece::Opened(index));
-        index
+        pieces.push(Piece::Opened(self.items.len() - 1));
+        self.items.len() - 1
     }
 
-    fn close(&mut self, index: usize, pieces: &mut Vec<Piece>) {
-        if let Some(item) = self.items.get_mut(index).filter(|item| !item.is_done) {
+    /// Closes all items. They are closed together, so that a later read has its pieces in the same order.
+    fn close(&mut self, pieces: &mut Vec<Piece>) {
+        for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| !item.is_done) {
             item.is_done = true;
             pieces.push(Piece::Closed(index));
         }
+    }
+}
+
+/// Records of a session, page by page.
+pub(crate) struct Records<'a> {
+    service: &'a dyn SessionService,
+    session_id: SessionId,
+    since: Seq,
+    page: VecDeque<Bytes>,
+}
+
+impl<'a> Records<'a> {
+    /// The records after a seq.
+    pub(crate) const fn after(service: &'a dyn SessionService, session_id: SessionId, since: Seq) -> Self {
+        Self { service, session_id, since, page: VecDeque::new() }
+    }
+
+    /// The next one, if there is one already.
+    pub(crate) async fn next(&mut self) -> Result<Option<Record>, SessionError> {
+        if self.page.is_empty() {
+            let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
+            (self.since, self.page) = (page.next_seq, page.items.into());
+        }
+        self.page.pop_front().map(|line| decode(&line)).transpose()
     }
 }
 
@@ -360,6 +433,13 @@ pub(crate) fn decode(line: &[u8]) -> Result<Record, SessionError> {
     decode_event(text).map_err(|error| unreadable(error.to_string()))
 }
 
+const fn text_of(block: &mut Block) -> Option<&mut Body> {
+    match block {
+        Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+        Block::ToolCall(_) => None,
+    }
+}
+
 fn inline(body: Body) -> String {
     match body {
         Body::Inline(text) => text,
@@ -368,19 +448,19 @@ fn inline(body: Body) -> String {
     }
 }
 
-/// Reads the first record of a session, which says how it was made.
-pub(crate) async fn first(
+/// Reads a session's instructions; `None` if its first record was dropped, so that they are not known.
+pub(crate) async fn instructions(
     service: &dyn SessionService,
     session_id: SessionId,
-) -> Result<(Option<String>, std::collections::BTreeMap<String, String>), SessionError> {
-    match record_at(service, session_id, Seq::from(1_u8)).await?.map(|record| record.event) {
-        Some(Event::SessionCreated(created)) => {
-            let system = match &created.system_prompt {
-                Some(body) => Some(whole(service, session_id, body).await?),
-                None => None,
-            };
-            Ok((system, created.labels))
-        }
-        _ => Ok((None, std::collections::BTreeMap::new())),
-    }
+) -> Result<Option<Option<String>>, SessionError> {
+    Ok(match record_at(service, session_id, Seq::from(1_u8)).await?.map(|record| record.event) {
+        Some(Event::SessionCreated(created)) => Some(match &created.system_prompt {
+            Some(body) => Some(whole(service, session_id, body).await?),
+            None => None,
+        }),
+        _ => None,
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ use meerkat_service::{
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use crate::asked::Asked;
+
 /// An object of a request, whose fields are taken one by one.
 pub(crate) struct Fields<'a> {
     /// Its place, such as `input[0]`; empty for the body.
@@ -74,6 +76,16 @@ impl<'a> Fields<'a> {
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, SessionError> {
         let path = self.at(name);
         self.raw(name).map(|raw| Self::of(path, raw)).transpose()
+    }
+
+    /// The fields of an object that chats have at this name; responses have them beside the others.
+    pub(crate) fn inner(mut self, name: &str, is_chat: bool) -> Result<Self, SessionError> {
+        if !is_chat {
+            return Ok(self);
+        }
+        let inner = self.object(name)?.ok_or_else(|| self.wrong(name, "it is missing"))?;
+        self.finish()?;
+        Ok(inner)
     }
 
     /// Takes a list, each item with its place.
@@ -137,16 +149,53 @@ fn short(text: &str) -> String {
     short
 }
 
-/// The function of a tool: its fields are in the tool itself (responses) or in an object of it (chat).
-pub(crate) fn function(mut fields: Fields<'_>) -> Result<ClientTool, SessionError> {
-    let input_schema = match fields.raw("parameters") {
-        Some(raw) => RawJson::parse(raw.get()).map_err(|_| fields.wrong("parameters", "it is not an object"))?,
-        None => RawJson::parse(r#"{"type":"object","properties":{}}"#)?,
-    };
+/// Takes what both protocols have by the same names.
+pub(crate) fn common(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
+    asked.is_stream = body.take("stream")?.unwrap_or(false);
+    if let Some(mut options) = body.object("stream_options")? {
+        if let Some(chat) = &mut asked.chat {
+            chat.has_usage = options.take("include_usage")?.unwrap_or(false);
+        }
+        options.allow("include_obfuscation", &["true", "false"])?;
+        options.finish()?;
+    }
+    asked.user = body.take("user")?;
+    asked.metadata = body.take("metadata")?.unwrap_or_default();
+    (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
+    body.allow("parallel_tool_calls", &["true"])?;
+    body.allow("service_tier", &[r#""auto""#, r#""default""#])?;
+    body.allow("top_logprobs", &["0"])?;
+    body.hints(&["safety_identifier", "prompt_cache_key", "prompt_cache_retention"])
+}
+
+/// The list `tools` of a request, with the choice among them.
+pub(crate) fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, SessionError> {
+    let mut tools = Vec::new();
+    for (path, raw) in fields.list("tools")?.unwrap_or_default() {
+        let mut tool = Fields::of(path, raw)?;
+        let kind: String = tool.need("type")?;
+        if kind != "function" {
+            return Err(tool.wrong("type", format!("{kind:?} is not supported; send tools of the type \"function\"")));
+        }
+        tools.push(function(tool.inner("function", is_chat)?)?);
+    }
+    let is_none = fields.raw("tool_choice").map(|raw| match raw.get() {
+        r#""auto""# => Ok(false),
+        r#""none""# => Ok(true),
+        other => {
+            let message = format!("{} is not supported; send \"auto\" or \"none\"", short(other));
+            Err(fields.wrong("tool_choice", message))
+        }
+    });
+    Ok(if is_none.transpose()?.unwrap_or(false) { Vec::new() } else { tools })
+}
+
+fn function(mut fields: Fields<'_>) -> Result<ClientTool, SessionError> {
+    let parameters = fields.raw("parameters").map_or(r#"{"type":"object","properties":{}}"#, RawValue::get);
     let tool = ClientTool {
+        input_schema: RawJson::parse(parameters).map_err(|_| fields.wrong("parameters", "it is not an object"))?,
         name: fields.need("name")?,
         description: fields.take("description")?.unwrap_or_default(),
-        input_schema,
         effect: Effect::Once,
         timeout_ms: None,
     };
@@ -156,62 +205,20 @@ pub(crate) fn function(mut fields: Fields<'_>) -> Result<ClientTool, SessionErro
     Ok(tool)
 }
 
-/// The list `tools` of a request, with the choice among them.
-pub(crate) fn tools(
-    fields: &mut Fields<'_>,
-    of: impl Fn(Fields<'_>) -> Result<ClientTool, SessionError>,
-) -> Result<Option<Vec<ClientTool>>, SessionError> {
-    let Some(listed) = fields.list("tools")? else {
-        fields.allow("tool_choice", &[r#""auto""#, r#""none""#])?;
-        return Ok(None);
-    };
-    let mut tools = Vec::new();
-    for (path, raw) in listed {
-        let mut tool = Fields::of(path, raw)?;
-        let kind: String = tool.need("type")?;
-        if kind != "function" {
-            return Err(tool.wrong("type", format!("{kind:?} is not supported; send tools of the type \"function\"")));
-        }
-        tools.push(of(tool)?);
-    }
-    let is_none = fields.raw("tool_choice").map(RawValue::get);
-    match is_none {
-        None | Some(r#""auto""#) => Ok(Some(tools)),
-        Some(r#""none""#) => Ok(Some(Vec::new())),
-        Some(other) => {
-            let message = format!("{} is not supported; send \"auto\" or \"none\"", short(other));
-            Err(fields.wrong("tool_choice", message))
-        }
-    }
-}
-
-/// The format of an answer: text, any object, or an object by a schema. Chat has the schema in an object of its own.
+/// The format of an answer: text, any object, or an object by a schema.
 pub(crate) fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, SessionError> {
     let kind: String = fields.need("type")?;
     let output = match kind.as_str() {
         "text" => None,
         "json_object" => Some(OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#)?)),
         "json_schema" => {
-            let inner = if is_chat { fields.object("json_schema")? } else { None };
-            if is_chat && inner.is_none() {
-                return Err(fields.wrong("json_schema", "it is missing"));
-            }
-            let schema = |of: &mut Fields<'_>| -> Result<OutputSpec, SessionError> {
-                let raw = of.raw("schema").ok_or_else(|| of.wrong("schema", "it is missing"))?;
-                let schema = RawJson::parse(raw.get()).map_err(|_| of.wrong("schema", "it is not an object"))?;
-                let name = Some(of.need("name")?);
-                of.take::<String>("description")?;
-                of.take::<bool>("strict")?;
-                Ok(OutputSpec { name, ..OutputSpec::new(schema) })
-            };
-            Some(match inner {
-                Some(mut inner) => {
-                    let spec = schema(&mut inner)?;
-                    inner.finish()?;
-                    spec
-                }
-                None => schema(&mut fields)?,
-            })
+            fields = fields.inner("json_schema", is_chat)?;
+            let raw = fields.raw("schema").ok_or_else(|| fields.wrong("schema", "it is missing"))?;
+            let schema = RawJson::parse(raw.get()).map_err(|_| fields.wrong("schema", "it is not an object"))?;
+            let name = Some(fields.need("name")?);
+            fields.take::<String>("description")?;
+            fields.take::<bool>("strict")?;
+            Some(OutputSpec { name, ..OutputSpec::new(schema) })
         }
         _ => {
             let message = format!("{kind:?} is not supported; send \"text\", \"json_object\" or \"json_schema\"");
@@ -242,34 +249,19 @@ pub(crate) fn part(path: String, raw: &RawValue) -> Result<PromptBlock, SessionE
             fields.allow("logprobs", &["[]"])?;
             PromptBlock::Text { text }
         }
-        "input_image" => {
+        "input_image" | "image_url" => {
+            let is_chat = kind == "image_url";
+            fields = fields.inner("image_url", is_chat)?;
             fields.hints(&["detail"])?;
-            let (media_type, bytes) = data(&(fields.at("image_url"), fields.need("image_url")?))?;
-            PromptBlock::image(&media_type, bytes)
-        }
-        "image_url" => {
-            let inner = fields.object("image_url")?;
-            let mut inner = inner.ok_or_else(|| fields.wrong("image_url", "it is missing"))?;
-            inner.hints(&["detail"])?;
-            let (media_type, bytes) = data(&(inner.at("url"), inner.need("url")?))?;
-            inner.finish()?;
+            let name = if is_chat { "url" } else { "image_url" };
+            let (media_type, bytes) = data(&mut fields, name)?;
             PromptBlock::image(&media_type, bytes)
         }
         "input_file" | "file" => {
-            let inner = if kind == "file" { fields.object("file")? } else { None };
-            let file = |of: &mut Fields<'_>| -> Result<PromptBlock, SessionError> {
-                let name: String = of.need("filename")?;
-                let (media_type, bytes) = data(&(of.at("file_data"), of.need("file_data")?))?;
-                Ok(PromptBlock::file(&name, &media_type, bytes))
-            };
-            match inner {
-                Some(mut inner) => {
-                    let block = file(&mut inner)?;
-                    inner.finish()?;
-                    block
-                }
-                None => file(&mut fields)?,
-            }
+            fields = fields.inner("file", kind == "file")?;
+            let name: String = fields.need("filename")?;
+            let (media_type, bytes) = data(&mut fields, "file_data")?;
+            PromptBlock::file(&name, &media_type, bytes)
         }
         _ => return Err(fields.wrong("type", format!("{kind:?} is not supported"))),
     };
@@ -278,13 +270,14 @@ pub(crate) fn part(path: String, raw: &RawValue) -> Result<PromptBlock, SessionE
 }
 
 /// The type and the bytes of a `data:` address.
-fn data((path, url): &(String, String)) -> Result<(String, Vec<u8>), SessionError> {
-    let wrong = |message: &str| SessionError::invalid(path.as_str(), message);
-    let rest = url.strip_prefix("data:");
-    let rest = rest.ok_or_else(|| wrong("nothing is fetched: send the bytes as data:TYPE;base64,BYTES"))?;
+fn data(fields: &mut Fields<'_>, name: &str) -> Result<(String, Vec<u8>), SessionError> {
+    let url: String = fields.need(name)?;
+    let Some(rest) = url.strip_prefix("data:") else {
+        return Err(fields.wrong(name, "nothing is fetched: send the bytes as data:TYPE;base64,BYTES"));
+    };
     let (media_type, bytes) =
-        rest.split_once(";base64,").ok_or_else(|| wrong("it is not written as data:TYPE;base64,BYTES"))?;
-    let bytes = BASE64_STANDARD.decode(bytes).map_err(|_| wrong("its bytes are not base64"))?;
+        rest.split_once(";base64,").ok_or_else(|| fields.wrong(name, "it is not written as data:TYPE;base64,BYTES"))?;
+    let bytes = BASE64_STANDARD.decode(bytes).map_err(|_| fields.wrong(name, "its bytes are not base64"))?;
     Ok((media_type.to_owned(), bytes))
 }
 

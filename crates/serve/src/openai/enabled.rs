@@ -24,7 +24,7 @@ pub(crate) fn router(
     openai: OpenAi,
     (body_bytes_max, places): (u64, Places),
 ) -> Option<Router> {
-    let OpenAi { passing, models, scope_label } = openai;
-    let options = OpenAiOptions { passing, models, scope_label, body_bytes_max, places };
+    let OpenAi { passing, models, scope_label, call_time } = openai;
+    let options = OpenAiOptions { passing, models, scope_label, call_time, body_bytes_max, places };
     Some(meerkat_surface_openai::router(service, options))
 }

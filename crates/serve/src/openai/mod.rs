@@ -5,7 +5,7 @@ mod disabled;
 #[cfg(feature = "openai")]
 mod enabled;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use meerkat_service::{ErrorBody, SessionService};
 
@@ -26,6 +26,8 @@ pub struct OpenAi {
     pub models: Vec<String>,
     /// Label for the user of a request.
     pub scope_label: String,
+    /// How long calls of a session that is not stored wait for their outputs.
+    pub call_time: Duration,
 }
 
 impl OpenAi {
