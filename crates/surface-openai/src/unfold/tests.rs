@@ -1,3 +1,5 @@
+//! Pieces of a response: those that are shown live, and those of its record.
+
 use meerkat_service::{
     clock::Timestamp,
     session::{
