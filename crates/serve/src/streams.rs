@@ -48,7 +48,7 @@ impl Streams {
     }
 
     /// Makes the way to a place for surfaces whose requests say in their body that they ask for a stream.
-    pub(super) fn places(&self) -> Arc<dyn Fn() -> Result<Option<Box<dyn Send>>, ErrorBody> + Send + Sync> {
+    pub(super) fn places(&self) -> crate::openai::Places {
         let (room, max) = (self.room.clone(), self.max);
         Arc::new(move || place(&room, max).map(|place| Some(Box::new(place) as Box<dyn Send>)))
     }

@@ -89,7 +89,9 @@ fn decides(app: &App, name: &str) -> bool {
 /// Refuses metadata that would be a label which decides something.
 pub(crate) fn check_metadata(app: &App, metadata: &BTreeMap<String, String>) -> Result<(), SessionError> {
     match metadata.keys().find(|name| decides(app, name)) {
-        Some(name) => Err(SessionError::invalid(format!("metadata.{name}"), "choose another name: this one is used here")),
+        Some(name) => {
+            Err(SessionError::invalid(format!("metadata.{name}"), "choose another name: this one is used here"))
+        }
         None => Ok(()),
     }
 }

@@ -337,7 +337,7 @@ impl Unfold {
 
     /// Shows a message: what is missing of its runs, then its calls.
     fn emit(&mut self, message: AssistantMessage, pieces: &mut Vec<Piece>) {
-        let (mut runs, mut calls): (Vec<(Kind, String)>, Vec<(Kind, String)>) = Default::default();
+        let (mut runs, mut calls) = (Vec::<(Kind, String)>::new(), Vec::new());
         for block in message.blocks {
             let (kind, text) = match block {
                 Block::Text { text } => (Kind::Message, inline(text)),

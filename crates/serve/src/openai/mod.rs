@@ -15,7 +15,7 @@ pub(crate) use disabled::{IS_BUILT, owns, refusal, router};
 pub(crate) use enabled::{IS_BUILT, owns, refusal, router};
 
 /// Takes a place for a stream.
-type Places = Arc<dyn Fn() -> Result<Option<Box<dyn Send>>, ErrorBody> + Send + Sync>;
+pub(crate) type Places = Arc<dyn Fn() -> Result<Option<Box<dyn Send>>, ErrorBody> + Send + Sync>;
 
 /// What OpenAI's protocols need beside the service.
 #[derive(Clone)]

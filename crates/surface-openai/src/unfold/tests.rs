@@ -49,7 +49,7 @@ fn message(blocks: Vec<Block>) -> Record {
 /// The live lines of a message's blocks, each text in two pieces, as they are counted there: texts on both sides of a
 /// call are one block.
 fn lines(blocks: &[Block]) -> Vec<LiveEvent> {
-    let (mut lines, mut runs): (Vec<LiveEvent>, Vec<(bool, u64)>) = Default::default();
+    let (mut lines, mut runs) = (Vec::new(), Vec::<(bool, u64)>::new());
     for block in blocks {
         let (is_reasoning, text) = match block {
             Block::Text { text: Body::Inline(text) } => (false, text),
