@@ -264,15 +264,17 @@ mod tests {
     fn the_default_build_has_the_features_of_fp() {
         let builds = all().unwrap();
         let of = |name: &str| builds.iter().find(|build| build.name == name).unwrap().row.features.clone();
-        let database = BTreeSet::from(["postgres".to_owned()]);
+        let more = BTreeSet::from(["postgres".to_owned(), "openai".to_owned()]);
         let (with, without) = (BTreeSet::from_iter(of("FP")), BTreeSet::from_iter(of("F")));
-        assert_eq!(with, &without | &database, "FP is F with a database");
-        for package in ["crates/surface-cli", "parity-tests/sdk-driver"] {
+        assert_eq!(with, &without | &more, "FP is F with a database and OpenAI's protocols");
+        // The SDK has no surface.
+        let of_sdk = &with - &BTreeSet::from(["openai".to_owned()]);
+        for (package, with) in [("crates/surface-cli", &with), ("parity-tests/sdk-driver", &of_sdk)] {
             let manifest = manifest(&format!("{package}/Cargo.toml"));
-            // Those of other packages pass the same features on. A surface of its own is in no other build.
+            // Those of other packages pass the same features on. The protocol of editors is in no other build.
             let own = names(&manifest["features"]["default"]).into_iter();
             let own = own.filter(|feature| !feature.contains('/') && *feature != "acp");
-            assert_eq!(own.map(str::to_owned).collect::<BTreeSet<_>>(), with, "{package}");
+            assert_eq!(&own.map(str::to_owned).collect::<BTreeSet<_>>(), with, "{package}");
         }
         let (ours, workspace) = (manifest("parity-tests/Cargo.toml"), manifest("Cargo.toml"));
         for package in ["meerkat-surface-cli", "meerkat-sdk-driver"] {
@@ -310,8 +312,9 @@ mod tests {
     #[test]
     fn every_build_says_all_its_capabilities() {
         for build in all().unwrap() {
-            // A database is a place, and no capability.
-            let features: Vec<_> = build.row.features.iter().filter(|feature| *feature != "postgres").collect();
+            // A database is a place, and OpenAI's protocols are a surface: no capabilities.
+            let is_capability = |feature: &&String| !matches!(feature.as_str(), "postgres" | "openai");
+            let features: Vec<_> = build.row.features.iter().filter(is_capability).collect();
             for feature in &features {
                 assert_eq!(build.row.capabilities[&feature.replace('-', "_")], true, "{}: {feature}", build.name);
             }

@@ -20,15 +20,26 @@ const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
-const CONFINED: [(&str, &[&str]); 16] = [
+const CONFINED: [(&str, &[&str]); 17] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_acp", &["crates/surface-acp/", SERVE]),
+    ("meerkat_surface_openai", &["crates/surface-openai/", SERVE, SERVE_TESTS]),
     ("agent_client_protocol_schema", &["crates/surface-acp/"]),
-    ("axum", &["crates/surface-rest/", SERVE, CLIENT, "crates/tools/tests/servers/", "parity-tests/"]),
+    (
+        "axum",
+        &[
+            "crates/surface-openai/",
+            "crates/surface-rest/",
+            SERVE,
+            CLIENT,
+            "crates/tools/tests/servers/",
+            "parity-tests/",
+        ],
+    ),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
-    ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
+    ("tower", &["crates/surface-openai/", "crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/", CLIENT]),
     (
@@ -102,7 +113,7 @@ const ENCODED: [&str; 47] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 21] = [
+pub(crate) const EDGES: [(&str, &[&str]); 22] = [
     ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
     ("meerkat-heap", &[]),
@@ -113,6 +124,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 21] = [
     ("meerkat-recall", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-words"]),
     ("meerkat-service", &["meerkat-errors", "meerkat-journal", "meerkat-models", "meerkat-recall", "meerkat-words"]),
     ("meerkat-conformance", &["meerkat-service"]),
+    ("meerkat-surface-openai", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-acp", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),

@@ -29,7 +29,8 @@ use tracing::Instrument as _;
 use crate::{
     console::Console,
     guard::Guard,
-    listen::refusal,
+    listen::{challenged, refusal},
+    openai,
     socket::Received,
     streams::{self, Streams},
 };
@@ -54,6 +55,7 @@ pub(crate) struct Surfaces {
     pub(crate) has_rest: bool,
     pub(crate) rpc: Option<RpcService>,
     pub(crate) mcp: Option<McpHttpService>,
+    pub(crate) openai: Option<Router>,
 }
 
 /// Shared state of all requests.
@@ -106,6 +108,7 @@ async fn let_in(front: Arc<Front>, request: Request<Received>) -> Response<Body>
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
     let checked = front.guard.check(request.uri(), request.headers()).and_then(|()| front.streams.take(&request));
     let mut response = match checked {
+        Err(body) if front.surfaces.openai.is_some() && openai::owns(path) => theirs(&body),
         Err(body) => refusal(&body),
         Ok(place) => {
             let console = front.console.as_ref().filter(|_| front.guard.is_page(request.uri()));
@@ -132,13 +135,21 @@ async fn let_in(front: Arc<Front>, request: Request<Received>) -> Response<Body>
     response
 }
 
+/// Makes the answer to a refused request over OpenAI's protocols, in their shape.
+fn theirs(body: &ErrorBody) -> Response<Body> {
+    challenged(openai::refusal(body), body)
+}
+
 async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Received>>) -> Response<Body> {
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
+    let openai = surfaces.openai.as_ref().filter(|_| openai::owns(path));
     match (path, &surfaces.rpc, &surfaces.mcp) {
         ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
         ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
-        _ if surfaces.has_rest || is_system => hand_over(surfaces.rest.clone(), request.map(whole)).await,
+        _ if surfaces.has_rest || is_system || openai.is_some() => {
+            hand_over(openai.unwrap_or(&surfaces.rest).clone(), request.map(whole)).await
+        }
         _ => refusal(&ErrorBody::with_message(ErrorCode::UnknownOperation, format!("Nothing is served at {path}."))),
     }
 }

@@ -32,6 +32,7 @@ mod names;
 mod token;
 
 mod listen;
+mod openai;
 mod socket;
 mod streams;
 
@@ -67,6 +68,7 @@ use self::{
 pub use guard::Token;
 pub use meerkat_console::{code as console_code, question as console_question, reply as console_reply};
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
+pub use openai::OpenAi;
 pub use token::random_digits;
 
 /// Least descriptors that stay for the store and the rest of the process; otherwise a quarter of all.
@@ -115,7 +117,7 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// No surface was chosen.
-    #[error("say what to serve: any of REST, JSON-RPC and MCP")]
+    #[error("say what to serve: any of REST, JSON-RPC, MCP and OpenAI's protocols")]
     Nothing,
     /// There is no token, and other machines can reach the address.
     #[error("without authentication only a loopback address may be listened on")]
@@ -152,6 +154,8 @@ pub struct ServeOptions {
     pub has_rpc: bool,
     /// Serves the Model Context Protocol with these tools, at `/mcp`.
     pub mcp: Option<Offer>,
+    /// Serves OpenAI's protocols, at `/v1/responses`, `/v1/chat/completions` and `/v1/models`.
+    pub openai: Option<OpenAi>,
     /// Accepted Hosts, each `name[:port]`, besides the address itself and loopback's names.
     pub allowed_hosts: Vec<String>,
     /// Origins whose web pages may send requests.
@@ -172,6 +176,7 @@ impl ServeOptions {
             has_rest: false,
             has_rpc: false,
             mcp: None,
+            openai: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             public_url: None,
@@ -180,7 +185,7 @@ impl ServeOptions {
     }
 
     /// Makes the chosen surfaces.
-    fn surfaces(&self, service: &Arc<dyn SessionService>, ending: &Ending) -> Surfaces {
+    fn surfaces(&self, service: &Arc<dyn SessionService>, ending: &Ending, streams: &Streams) -> Surfaces {
         let (limits, answers) = (&self.limits, Answers::default());
         let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
         let rest = RestOptions {
@@ -213,6 +218,10 @@ impl ServeOptions {
             has_rest: self.has_rest,
             rpc: self.has_rpc.then(|| meerkat_surface_rpc::service(service.clone(), rpc)),
             mcp: self.mcp.map(|offer| McpHttpService::new(service.clone(), mcp(offer))),
+            openai: self
+                .openai
+                .clone()
+                .and_then(|openai| openai::router(service.clone(), openai, (limits.body_bytes, streams.places()))),
         }
     }
 }
@@ -240,7 +249,7 @@ impl Server {
     /// # Errors
     /// If something is missing or not allowed, or the address is taken.
     pub async fn listen(service: Arc<dyn SessionService>, options: ServeOptions) -> Result<Self, ServeError> {
-        if !options.has_rest && !options.has_rpc && options.mcp.is_none() {
+        if !options.has_rest && !options.has_rpc && options.mcp.is_none() && options.openai.is_none() {
             return Err(ServeError::Nothing);
         }
         let address = options.address;
@@ -259,6 +268,7 @@ impl Server {
         let ending = Ending::default();
         let console = options.has_rest.then(|| Arc::new(Console::new(options.token.as_ref(), local.port())));
         let bundle_bytes = limits.bundle_bytes;
+        let streams = Streams::new(limits.streams);
         let guard = Guard {
             hosts: hosts(local, listener.has_localhost, &options.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.map(|public| public.origin)).collect(),
@@ -270,10 +280,10 @@ impl Server {
         let front = Front {
             guard,
             console,
-            streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
-            surfaces: options.surfaces(&service, &ending),
+            surfaces: options.surfaces(&service, &ending, &streams),
+            streams,
             body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };

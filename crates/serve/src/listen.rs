@@ -207,7 +207,11 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
 
 /// Makes the answer to a refused request.
 pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
-    let mut response = meerkat_surface_rest::refusal(body);
+    challenged(meerkat_surface_rest::refusal(body), body)
+}
+
+/// Adds what a caller without a token should send.
+pub(crate) fn challenged(mut response: Response<Body>, body: &ErrorBody) -> Response<Body> {
     if body.code == ErrorCode::Unauthenticated {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
     }

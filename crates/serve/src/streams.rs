@@ -44,13 +44,22 @@ impl Streams {
         if is_call(request) || !accepted.any(|value| names(value.as_bytes())) {
             return Ok(None);
         }
-        let refused = |_| {
-            let message = format!("At most {} event streams may be open.", self.max);
-            let body = ErrorBody::with_message(ErrorCode::TooManyConnections, message).detail("what", "streams");
-            body.detail("limit", self.max)
-        };
-        self.room.clone().try_acquire_owned().map(Some).map_err(refused)
+        place(&self.room, self.max).map(Some)
     }
+
+    /// Makes the way to a place for surfaces whose requests say in their body that they ask for a stream.
+    pub(super) fn places(&self) -> crate::openai::Places {
+        let (room, max) = (self.room.clone(), self.max);
+        Arc::new(move || place(&room, max).map(|place| Some(Box::new(place) as Box<dyn Send>)))
+    }
+}
+
+fn place(room: &Arc<Semaphore>, max: usize) -> Result<OwnedSemaphorePermit, ErrorBody> {
+    let refused = |_| {
+        let message = format!("At most {max} event streams may be open.");
+        ErrorBody::with_message(ErrorCode::TooManyConnections, message).detail("what", "streams").detail("limit", max)
+    };
+    room.clone().try_acquire_owned().map_err(refused)
 }
 
 /// Returns true for a call over MCP: each asks for a stream, which ends with its answer.

@@ -26,6 +26,7 @@ use meerkat_tools::{
     notes::{Notes, Trusts, rule_files},
     servers::Servers,
 };
+use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -361,6 +362,16 @@ impl App {
     }
 }
 
+/// Lists the secrets that no event may show: the keys, and the tokens of servers.
+pub(crate) fn secrets(config: &Config, env: &Environment) -> Vec<SecretString> {
+    let (vendors, memory) = (config.vendors(env), config.memory(env));
+    let keys = [vendors.anthropic.key, vendors.openai.key, vendors.gemini.key, memory.endpoint.key];
+    let reached = vendors.compatible.into_iter().chain(vendors.known);
+    let keys = keys.into_iter().chain(reached.map(|server| server.key));
+    let tokens = known_tokens(config, env).into_iter().map(Into::into);
+    keys.flatten().chain(tokens).collect()
+}
+
 /// Prepares the agent over a data directory, or without one.
 fn builder(
     config: &Arc<Config>,
@@ -368,13 +379,7 @@ fn builder(
     models: VendorModels,
     (trusts_rules, servers): (Trusts, Arc<Servers>),
 ) -> Result<impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + use<>, CliError> {
-    let vendors = config.vendors(env);
-    let memory = config.memory(env);
-    let keys = [vendors.anthropic.key, vendors.openai.key, vendors.gemini.key, memory.endpoint.key.clone()];
-    let reached = vendors.compatible.into_iter().chain(vendors.known);
-    let keys = keys.into_iter().chain(reached.map(|server| server.key));
-    let tokens = known_tokens(config, env).into_iter().map(Into::into);
-    let keys: Vec<_> = keys.flatten().chain(tokens).collect();
+    let (memory, keys) = (config.memory(env), secrets(config, env));
     let seed = env.variables.get(TEST_SEED).map(|seed| {
         let seed = seed.to_str().and_then(|seed| seed.parse().ok());
         let origin = format!("variable {TEST_SEED}");

@@ -1,16 +1,16 @@
 //! `serve`, `rpc`, `mcp` and `acp`: servers made from flags and configuration, and the line that says where they listen.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use meerkat_errors::ErrorBody;
-use meerkat_serve::{Limits, Offer, ServeError, ServeOptions, Server, Toolset, stdio, stdio::AcpOptions};
-use meerkat_service::SessionError;
+use meerkat_serve::{Limits, Offer, OpenAi, ServeError, ServeOptions, Server, Toolset, stdio, stdio::AcpOptions};
+use meerkat_service::{AgentBuildConfig, SessionError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    app::App,
+    app::{App, secrets},
     args::{McpArgs, ServeArgs, Tools},
     commands::{console, models},
     config::Config,
@@ -20,13 +20,29 @@ use crate::{
     signals::Ends,
 };
 
+/// Milliseconds for which a session that is not stored stays after its last turn.
+const PASSING_IDLE_MS: u64 = 5_000;
+
+/// Milliseconds that a call of such a session waits for its output.
+const PASSING_CALL_MS: u64 = 10 * 60 * 1000;
+
+/// Most such sessions, and bytes of all of them.
+const PASSING_SESSIONS: usize = 1000;
+const PASSING_BYTES: u64 = 256 * 1024 * 1024;
+
 /// Serves until the process must end.
 pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
-    if !(args.rest || args.rpc || args.mcp) {
-        let message = "say what to serve: any of --rest, --rpc and --mcp, such as `meerkat serve --rest --rpc --mcp`";
+    if !(args.rest || args.rpc || args.mcp || args.openai) {
+        let message = "say what to serve: any of --rest, --rpc, --mcp and --openai, such as `meerkat serve --rest --rpc \
+                       --mcp`";
         return Err(SessionError::invalid("serve", message).into());
     }
+    if args.openai && !OpenAi::IS_BUILT {
+        let message = "this build has not the feature `openai`; leave the flag out";
+        return Err(SessionError::invalid("--openai", message).into());
+    }
+    let has_openai = OpenAi::IS_BUILT && (args.rest || args.openai);
     let address = address(&app.config, args.listen.as_deref())?;
     let is_open = !address.ip().is_loopback();
     if is_open && args.no_auth {
@@ -47,6 +63,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         has_rest: args.rest,
         has_rpc: args.rpc,
         mcp: args.mcp.then(|| offer(args.tools.unwrap_or(Tools::All), args.approve)),
+        openai: if has_openai { Some(openai(app, env)?) } else { None },
         allowed_hosts: values.allowed_hosts.clone(),
         allowed_origins: values.allowed_origins.clone(),
         public_url: values.public_url.clone(),
@@ -61,7 +78,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
              with HTTPS, and name its address in serve.public_url.",
         );
     }
-    let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)];
+    let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp), ("openai", has_openai)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
     let (url, public_url) = (server.url().to_owned(), values.public_url.as_deref());
     let stop = CancellationToken::new();
@@ -91,6 +108,30 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         () = ends.second() => {}
     }
     Ok(0)
+}
+
+/// Makes what OpenAI's protocols need: a service of their own for what is not stored, and the models.
+fn openai(app: &App, env: &Environment) -> Result<OpenAi, CliError> {
+    let config = &app.config;
+    let models = config.models(env)?;
+    let listed = models.list();
+    // A name that ends so says that any model of a server may be named.
+    let usable = listed.iter().filter(|model| model.missing.is_none() && !model.name.ends_with("/<model>"));
+    let names = usable.map(|model| model.name.clone()).collect();
+    let mut options = config.engine();
+    let scope_label = options.memory.scope_label.clone();
+    options.ephemeral.idle_ms = PASSING_IDLE_MS;
+    options.ephemeral.max_sessions = options.ephemeral.max_sessions.min(PASSING_SESSIONS);
+    options.ephemeral.max_bytes = options.ephemeral.max_bytes.min(PASSING_BYTES);
+    // The turn is interrupted before, so that no model is asked without a reader.
+    options.tools.client_timeout_ms = 2 * PASSING_CALL_MS;
+    options.tools.test_dir = None;
+    let build = AgentBuildConfig::new().options(options).models(Arc::new(models)).ephemeral();
+    let hidden = secrets(config, env).into_iter().chain(app.servers.secrets());
+    let build = hidden.fold(build, AgentBuildConfig::secret);
+    let passing = build.build().map_err(|error| config.with_origin(&error))?;
+    let call_time = Duration::from_millis(PASSING_CALL_MS);
+    Ok(OpenAi { passing: passing.service().clone(), models: names, scope_label, call_time })
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.

@@ -50,6 +50,8 @@ fn listening(line: &str) -> Result<String, String> {
 
 /// The address in the line for people, and the token in the file that it names.
 fn told(line: &str) -> Result<(String, String), String> {
+    // A build has OpenAI's protocols, or not.
+    let line = line.replace(" for rest, openai (", " for rest (");
     let words = line.strip_prefix("listening on ").and_then(|rest| rest.split_once(" for rest (token in "));
     let (base, file) = words.ok_or_else(|| format!("{line} does not say where it listens, and for whom"))?;
     let file = file.trim_end_matches(')');

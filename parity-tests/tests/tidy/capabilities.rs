@@ -45,8 +45,8 @@ fn builds(document: &mut String) {
     }
     document.push_str(
         "\nThe letters are only names. FP is the default: `cargo install --path crates/surface-cli --locked` makes it. It \
-         calls itself F: `postgres` is another place for sessions, and no capability. For \
-         another build, append its features, such as `--no-default-features --features session-store` for B.\n\nIf you run \
+         calls itself F: `postgres` is another place for sessions and `openai` another surface, and neither a capability. \
+         For another build, append its features, such as `--no-default-features --features session-store` for B.\n\nIf you run \
          meerkat with `store.enabled = false` or `memory.enabled = false`, it answers as if it had been built without \
          `session-store` or `memory-store`; only the message says that the configuration is the reason.\n\n",
     );

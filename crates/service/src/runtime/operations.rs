@@ -527,6 +527,7 @@ impl Admitted<'_> {
                 is_without_memory: view.memory.scope == MemoryScope::None,
                 has_blobs: view.has_blobs,
                 found: &view.found_tools,
+                client: view.client_tools.as_deref(),
             }),
             client: view.as_ref().and_then(|view| view.client_tools.as_deref()),
             window_tokens: engine.models.resolve(model).map_or(0, |model| model.window_tokens),

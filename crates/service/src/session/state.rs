@@ -269,10 +269,11 @@ impl SessionFields {
         self.workspace.as_deref().map(Path::new)
     }
 
-    /// Returns true if it may use a tool.
+    /// Returns true if it may use a tool. Those that its caller runs are always its own.
     #[must_use]
     pub fn may_use(&self, tool: &str) -> bool {
-        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool))
+        let is_client = || self.client_tools.as_ref().is_some_and(|set| set.get(tool).is_some());
+        (self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool)) || is_client())
             && !(tool == RECALL_TOOL && self.memory.scope == MemoryScope::None)
     }
 

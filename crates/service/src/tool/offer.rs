@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    RECALL_TOOL, ToolRegistry,
+    ClientTools, RECALL_TOOL, ToolRegistry,
     search::{SEARCH_TOOLS, definition, is_of_server},
 };
 use crate::{model::ToolSpec, service::MemoryScope, session::Session};
@@ -22,6 +22,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
     pub(crate) found: &'a [String],
+    /// Tools that its caller runs, which the named ones do not limit.
+    pub(crate) client: Option<&'a ClientTools>,
 }
 
 impl<'a> Offer<'a> {
@@ -29,7 +31,8 @@ impl<'a> Offer<'a> {
     pub(crate) fn of(session: &'a Session) -> Self {
         let (named, has_blobs) = (session.tools.as_deref(), session.context.has_blobs());
         let is_without_memory = session.memory.scope == MemoryScope::None;
-        Self { named, is_without_memory, has_blobs, found: &session.found_tools }
+        let client = session.client_tools.as_deref();
+        Self { named, is_without_memory, has_blobs, found: &session.found_tools, client }
     }
 
     /// The definitions of a request. If they took too much of the window, those of servers that the session has not found
@@ -61,7 +64,8 @@ impl<'a> Offer<'a> {
 
     /// Returns true if the session may use a tool.
     pub(crate) fn may_use(&self, name: &str) -> bool {
-        self.named.is_none_or(|named| named.iter().any(|allowed| allowed == name))
+        let is_client = || self.client.is_some_and(|client| client.get(name).is_some());
+        (self.named.is_none_or(|named| named.iter().any(|allowed| allowed == name)) || is_client())
             && !(self.is_without_memory && name == RECALL_TOOL)
     }
 

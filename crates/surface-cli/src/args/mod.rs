@@ -227,6 +227,9 @@ pub(crate) struct ServeArgs {
     /// Serve the Model Context Protocol at /mcp
     #[arg(long)]
     pub(crate) mcp: bool,
+    /// Serve OpenAI's protocols at /v1/responses and /v1/chat/completions; --rest does so too
+    #[arg(long)]
+    pub(crate) openai: bool,
     /// Offer these tools over MCP [default: all]
     #[arg(long, value_name = "SET", requires = "mcp")]
     pub(crate) tools: Option<Tools>,
@@ -259,7 +262,17 @@ impl ConsoleArgs {
     /// The server that starts if none runs.
     pub(crate) fn server(self) -> ServeArgs {
         let (listen, console) = (self.listen.clone(), Some(self));
-        ServeArgs { rest: true, rpc: false, mcp: false, tools: None, approve: false, listen, no_auth: false, console }
+        ServeArgs {
+            rest: true,
+            rpc: false,
+            mcp: false,
+            openai: false,
+            tools: None,
+            approve: false,
+            listen,
+            no_auth: false,
+            console,
+        }
     }
 }
 

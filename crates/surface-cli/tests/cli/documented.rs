@@ -62,6 +62,8 @@ const LINES: &[(&str, &str, Here)] = &[
         Here::With("TOKEN=", "TOKEN=$MEERKAT_TOKEN #", "the test chooses its server's token"),
     ),
     ("docs/serving.md", "m() {", Here::With("curl -s", "curl -sS --fail-with-body", "a refusal must fail the test")),
+    ("docs/openai.md", "TOKEN=", Here::With("TOKEN=", "TOKEN=$MEERKAT_TOKEN #", "the test chooses its server's token")),
+    ("docs/openai.md", "m() {", Here::With("curl -s", "curl -sS --fail-with-body", "a refusal must fail the test")),
     ("docs/serving.md", "m -N", Here::With("m -N", "ends_late m -N -m 1", "the stream does not end")),
     ("docs/serving.md", "i() {", Here::Not("npx downloads")),
     ("docs/serving.md", "i --tool-name", Here::Not("npx downloads")),

@@ -40,7 +40,8 @@ impl Answer {
     #[track_caller]
     pub(crate) fn refusal(&self) -> (u16, String) {
         let body = self.json();
-        let code = [&body["code"], &body["error"]["data"]["code"]].into_iter().find_map(Value::as_str);
+        let code =
+            [&body["code"], &body["error"]["data"]["code"], &body["error"]["code"]].into_iter().find_map(Value::as_str);
         (self.status, code.unwrap_or_default().to_owned())
     }
 }
@@ -72,7 +73,10 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!((&ready["surfaces"], &ready["model"]), (&json!(["rest", "rpc", "mcp"]), &json!("scripted")));
+        assert_eq!(
+            (&ready["surfaces"], &ready["model"]),
+            (&json!(["rest", "rpc", "mcp", "openai"]), &json!("scripted"))
+        );
         let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
         Self { child, port, _dir: dir }
     }

@@ -17,6 +17,9 @@ pub(crate) fn places() -> Vec<(String, String, String)> {
         .iter()
         .map(|route| (route.method.to_string(), filled(&route.full_path(), NOBODY), String::new()))
         .collect();
+    for (method, path) in &meerkat_surface_openai::TABLE {
+        places.push((method.to_string(), filled(path, NOBODY), String::new()));
+    }
     for (name, _) in meerkat_surface_rpc::methods() {
         places.push(("POST".into(), "/rpc".into(), format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#)));
     }
@@ -141,7 +144,7 @@ const GOOD: [&str; 8] = [
 /// Request of a surface: method, target, header lines, body, and the status if it is accepted.
 type Listener = (&'static str, String, &'static str, String, u16);
 
-fn listeners(session: &str) -> [Listener; 8] {
+fn listeners(session: &str) -> [Listener; 10] {
     let events = format!("/v1/sessions/{session}/events");
     let rpc = json!({ "jsonrpc": "2.0", "id": 1, "method": "errors/list" });
     let client = json!({ "name": "test", "version": "1" });
@@ -151,8 +154,11 @@ fn listeners(session: &str) -> [Listener; 8] {
     let both = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
     let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                      sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let response = json!({ "model": "scripted", "input": "@say Hello." });
     [
         ("GET", "/healthz".to_owned(), "", String::new(), 200),
+        ("GET", "/v1/models".to_owned(), "", String::new(), 200),
+        ("POST", "/v1/responses".to_owned(), json, response.to_string(), 200),
         ("GET", "/v1/capabilities".to_owned(), "", String::new(), 200),
         ("POST", "/v1/sessions".to_owned(), json, "{}".to_owned(), 201),
         ("GET", events, "accept: text/event-stream\r\n", String::new(), 200),

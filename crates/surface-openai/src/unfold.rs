@@ -1,0 +1,466 @@
+//! A response made of a session's events: its items, and the pieces in which they came. Streams, answers and later reads
+//! go through it, so that they cannot differ.
+//!
+//! It decides nothing: what it is given was recorded, or is shown live and recorded later. A model's message is its runs
+//! of text and of reasoning, which are shown live, and then its calls.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use meerkat_service::{
+    ErrorBody, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    follow::turn::{record_at, whole},
+    model::{StopReason, Usage},
+    output::ANSWER_TOOL,
+    service::{ReadEvents, TurnResult, TurnStatus},
+    session::{
+        event::{AssistantMessage, Event, LiveEvent, Record, TurnStarted},
+        message::{Block, Body},
+    },
+    wire::decode_event,
+};
+
+use crate::{
+    App,
+    ids::ResponseId,
+    own::{Own, own},
+    said::call_id_of,
+};
+
+/// What an item is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// Text of the model.
+    Message,
+    /// Reasoning of the model.
+    Reasoning,
+    /// A call of a tool: its id for clients, and the tool.
+    Call { call_id: String, name: String },
+}
+
+/// Item of a response's output.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// The step, and the place among its items: its runs come first, then its calls.
+    pub(crate) at: (u32, usize),
+    pub(crate) kind: Kind,
+    /// Text, reasoning or arguments.
+    pub(crate) text: String,
+    pub(crate) is_done: bool,
+}
+
+/// Piece of the output as it comes; each names its item.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Piece {
+    Opened(usize),
+    /// More of its text.
+    More(usize, String),
+    Closed(usize),
+}
+
+/// How a response ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Completed(StopReason),
+    /// All open calls wait for the caller.
+    Waiting,
+    Interrupted,
+    Failed(Box<ErrorBody>),
+}
+
+/// Block of a step that is shown live.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shown {
+    step: u32,
+    block: u32,
+    /// The item that it is in, and the bytes there before it.
+    index: usize,
+    before: u64,
+}
+
+/// A response, as far as it has come.
+pub(crate) struct Unfold {
+    pub(crate) id: ResponseId,
+    pub(crate) own: Own,
+    pub(crate) turn: TurnNumber,
+    /// Terms of its turn; those of a turn in the queue are known when it starts.
+    pub(crate) terms: Option<Box<TurnStarted>>,
+    /// Milliseconds since 1970.
+    pub(crate) begun_at: i64,
+    /// When it ended, or if it waits, when the last call was requested.
+    pub(crate) ended_at: Option<i64>,
+    pub(crate) items: Vec<Item>,
+    pub(crate) usage: Usage,
+    pub(crate) ending: Option<Ending>,
+    /// Calls of its messages that have no result yet, and those of them that wait for the caller.
+    open_calls: BTreeSet<String>,
+    requested: BTreeSet<String>,
+    shown: Option<Shown>,
+    /// An answer by a schema that may still be refused.
+    held: Option<AssistantMessage>,
+    has_answered: bool,
+}
+
+/// A later request that a session accepted: its key, if it had one.
+pub(crate) struct Later(pub(crate) Option<String>);
+
+impl Unfold {
+    /// Begins a response by the record that its id names.
+    pub(crate) async fn begin(app: &App, service: &dyn SessionService, id: ResponseId) -> Result<Self, SessionError> {
+        let unknown = || SessionError::ItemNotFound("response");
+        let own = own(app, service, id.session_id).await?;
+        let record = record_at(service, id.session_id, id.seq).await?.ok_or_else(unknown)?;
+        let turn = record.turn.ok_or_else(unknown)?;
+        let terms = match &record.event {
+            Event::TurnStarted(_) | Event::TurnQueued(_) => None,
+            Event::CallAnswered(answered) => {
+                match record_at(service, id.session_id, answered.started).await?.map(|record| record.event) {
+                    Some(Event::TurnStarted(started)) => Some(Box::new(started)),
+                    _ => None,
+                }
+            }
+            _ => return Err(unknown()),
+        };
+        Ok(Self { terms, ..Self::new(id, own, turn, record.time.as_millis()) })
+    }
+
+    fn new(id: ResponseId, own: Own, turn: TurnNumber, begun_at: i64) -> Self {
+        Self {
+            id,
+            own,
+            turn,
+            terms: None,
+            begun_at,
+            ended_at: None,
+            items: Vec::new(),
+            usage: Usage::default(),
+            ending: None,
+            open_calls: BTreeSet::new(),
+            requested: BTreeSet::new(),
+            shown: None,
+            held: None,
+            has_answered: false,
+        }
+    }
+
+    /// Reads a response as far as it was recorded, and whether the session accepted anything after it.
+    pub(crate) async fn read(
+        app: &App,
+        service: &dyn SessionService,
+        id: ResponseId,
+    ) -> Result<(Self, Option<Later>), SessionError> {
+        let (mut read, mut later) = (Self::begin(app, service, id).await?, None);
+        let mut records = Records::after(service, id.session_id, id.seq - 1);
+        while let Some(record) = records.next().await? {
+            later = later.or(read.later(&record));
+            read.durable(service, record).await?;
+            if read.ending.is_some() && later.is_some() {
+                break;
+            }
+        }
+        if read.ending.is_none() && read.waits() {
+            read.end(Ending::Waiting, &mut Vec::new());
+        }
+        Ok((read, later))
+    }
+
+    /// The request that a record accepted, if it came after what began this response.
+    fn later(&self, record: &Record) -> Option<Later> {
+        let is_own = record.turn? == self.turn;
+        let key = match &record.event {
+            _ if record.seq <= self.id.seq => return None,
+            Event::TurnStarted(_) if is_own => return None,
+            // A turn of the queue was accepted before.
+            Event::TurnStarted(started) => &started.key,
+            Event::TurnQueued(queued) => &queued.key,
+            Event::TurnSteered(steered) => &steered.key,
+            // The answers to one message's calls belong together.
+            Event::CallAnswered(_) if is_own && !self.has_answered => return None,
+            Event::CallAnswered(_) => &None,
+            _ => return None,
+        };
+        Some(Later(key.as_ref().map(|key| key.key.clone())))
+    }
+
+    /// Returns true if every open call waits for the caller.
+    fn waits(&self) -> bool {
+        !self.requested.is_empty() && self.open_calls.is_subset(&self.requested)
+    }
+
+    /// The calls that wait for the caller.
+    pub(crate) const fn waiting(&self) -> &BTreeSet<String> {
+        &self.requested
+    }
+
+    /// The model that answers.
+    pub(crate) fn model(&self) -> &str {
+        self.terms.as_ref().map_or(&self.own.model, |terms| &terms.model)
+    }
+
+    fn has_schema(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.output.is_some())
+    }
+
+    /// Takes what is shown live. Text that is lost on the way comes with the record.
+    pub(crate) fn live(&mut self, turn: Option<TurnNumber>, event: &LiveEvent) -> Vec<Piece> {
+        let (kind, step, block, offset, text) = match event {
+            LiveEvent::TextDelta(it) => (Kind::Message, it.step, it.block, it.offset, &it.text),
+            LiveEvent::ReasoningDelta(it) => (Kind::Reasoning, it.step, it.block, it.offset, &it.text),
+            _ => return Vec::new(),
+        };
+        // An answer by a schema may be refused, so none of it is shown before.
+        let is_shown = turn == Some(self.turn) && self.terms.is_some() && !self.has_schema() && self.ending.is_none();
+        if !is_shown || text.is_empty() {
+            return Vec::new();
+        }
+        let mut pieces = Vec::new();
+        let known = self.shown.filter(|shown| (shown.step, shown.block) == (step, block));
+        let shown = known.unwrap_or_else(|| {
+            let index = self.run(step, kind, &mut pieces);
+            Shown { step, block, index, before: self.items[index].text.len() as u64 }
+        });
+        self.shown = Some(shown);
+        let item = &mut self.items[shown.index];
+        if !item.is_done && item.text.len() as u64 == shown.before + offset {
+            item.text.push_str(text);
+            pieces.push(Piece::More(shown.index, text.clone()));
+        }
+        pieces
+    }
+
+    /// The run of a step that text of this kind goes on with, or a new one.
+    fn run(&mut self, step: u32, kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+        let of_step = self.items.iter().filter(|item| item.at.0 == step).count();
+        match self.items.last() {
+            Some(last) if last.at.0 == step && last.kind == kind => self.items.len() - 1,
+            _ => self.open((step, of_step), kind, pieces),
+        }
+    }
+
+    /// Takes a record.
+    pub(crate) async fn durable(
+        &mut self,
+        service: &dyn SessionService,
+        mut record: Record,
+    ) -> Result<Vec<Piece>, SessionError> {
+        let texts = match &mut record.event {
+            Event::AssistantMessage(message) => message.blocks.iter_mut().filter_map(text_of).collect(),
+            Event::PartialText(partial) => vec![&mut partial.text],
+            _ => Vec::new(),
+        };
+        for text in texts {
+            *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+        }
+        Ok(self.take(record))
+    }
+
+    /// Takes a record whose texts are whole.
+    fn take(&mut self, record: Record) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        if record.turn != Some(self.turn) || record.seq < self.id.seq || self.ending.is_some() {
+            return pieces;
+        }
+        match record.event {
+            Event::OutputRefused(_) => self.held = None,
+            _ => {
+                if let Some(held) = self.held.take() {
+                    self.emit(held, &mut pieces);
+                }
+            }
+        }
+        let time = record.time.as_millis();
+        match record.event {
+            // The answers to the calls of its last message begin the next response.
+            Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting, &mut pieces),
+            Event::TurnStarted(started) => self.terms = Some(Box::new(started)),
+            Event::AssistantMessage(message) => {
+                self.has_answered = true;
+                self.usage.add(message.usage);
+                for block in &message.blocks {
+                    if let Block::ToolCall(call) = block {
+                        self.open_calls.insert(call.call_id.clone());
+                    }
+                }
+                match self.has_schema() {
+                    true => self.held = Some(message),
+                    false => self.emit(message, &mut pieces),
+                }
+            }
+            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text), &mut pieces),
+            Event::CallRequested(request) => {
+                self.requested.insert(request.call_id);
+                self.ended_at = Some(time);
+            }
+            Event::ToolFinished(finished) => {
+                self.open_calls.remove(&finished.call_id);
+                self.requested.remove(&finished.call_id);
+            }
+            Event::TurnCompleted(ended) => self.end(Ending::Completed(ended.stop_reason), &mut pieces),
+            Event::TurnFailed(ended) => self.end(Ending::Failed(Box::new(ended.error)), &mut pieces),
+            Event::TurnInterrupted(_) | Event::TurnDequeued(_) => self.end(Ending::Interrupted, &mut pieces),
+            _ => {}
+        }
+        if !matches!(self.ending, None | Some(Ending::Waiting)) {
+            self.ended_at = Some(time);
+        }
+        pieces
+    }
+
+    /// Takes the end of its turn, or that it waits, as its caller is answered.
+    pub(crate) fn ended(&mut self, end: &Result<TurnResult, SessionError>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let ending = match end {
+            Ok(TurnResult { status: TurnStatus::Waiting, .. }) => Ending::Waiting,
+            Ok(TurnResult { status: TurnStatus::Interrupted, .. }) => Ending::Interrupted,
+            Ok(TurnResult { status: TurnStatus::Completed, stop_reason, .. }) => {
+                Ending::Completed(stop_reason.unwrap_or(StopReason::EndTurn))
+            }
+            Ok(TurnResult { status: TurnStatus::Failed, error, .. }) => {
+                let unknown = || ErrorBody::new(meerkat_errors::ErrorCode::TurnFailed);
+                Ending::Failed(Box::new(error.clone().unwrap_or_else(unknown)))
+            }
+            Err(error) => Ending::Failed(Box::new(error.body())),
+        };
+        if self.ending.is_none() {
+            if let Some(held) = self.held.take() {
+                self.emit(held, &mut pieces);
+            }
+            self.end(ending, &mut pieces);
+        }
+        pieces
+    }
+
+    fn end(&mut self, ending: Ending, pieces: &mut Vec<Piece>) {
+        self.close(pieces);
+        self.ending = Some(ending);
+    }
+
+    /// Shows a message: what is missing of its runs, then its calls.
+    fn emit(&mut self, message: AssistantMessage, pieces: &mut Vec<Piece>) {
+        let (mut runs, mut calls) = (Vec::<(Kind, String)>::new(), Vec::new());
+        for block in message.blocks {
+            let (kind, text) = match block {
+                Block::Text { text } => (Kind::Message, inline(text)),
+                Block::Reasoning { text, .. } => (Kind::Reasoning, inline(text)),
+                Block::ToolCall(call) => {
+                    let kind = match self.has_schema() && call.name == ANSWER_TOOL {
+                        true => Kind::Message,
+                        false => Kind::Call { call_id: call_id_of(self.id.session_id, &call.call_id), name: call.name },
+                    };
+                    calls.push((kind, call.arguments.as_str().to_owned()));
+                    continue;
+                }
+            };
+            // Live, nothing is shown of an empty text, and texts on both sides of a call are one run.
+            match runs.last_mut() {
+                _ if text.is_empty() => {}
+                Some((last, run)) if *last == kind => run.push_str(&text),
+                _ => runs.push((kind, text)),
+            }
+        }
+        for ((kind, text), at) in runs.into_iter().chain(calls).zip(0..) {
+            let at = (message.step, at);
+            let known = self.items.iter().position(|item| item.at == at && item.kind == kind);
+            let index = known.unwrap_or_else(|| self.open(at, kind, pieces));
+            self.fill(index, text, pieces);
+        }
+        self.close(pieces);
+    }
+
+    /// Shows what is missing of the text of a step that was cut off: it is all of its texts, without its reasoning.
+    fn cut(&mut self, step: u32, text: &str, pieces: &mut Vec<Piece>) {
+        let texts = self.items.iter().filter(|item| item.at.0 == step && item.kind == Kind::Message);
+        let shown: String = texts.map(|item| item.text.as_str()).collect();
+        let Some(rest) = text.strip_prefix(&shown).filter(|rest| !rest.is_empty()) else { return };
+        let index = self.run(step, Kind::Message, pieces);
+        let text = format!("{}{rest}", self.items[index].text);
+        self.fill(index, text, pieces);
+    }
+
+    /// Makes an item whole: what is missing of its text follows what was shown.
+    fn fill(&mut self, index: usize, text: String, pieces: &mut Vec<Piece>) {
+        let item = &mut self.items[index];
+        match text.strip_prefix(item.text.as_str()) {
+            Some("") | None => {}
+            Some(rest) => pieces.push(Piece::More(index, rest.to_owned())),
+        }
+        item.text = text;
+    }
+
+    fn open(&mut self, at: (u32, usize), kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+        self.items.push(Item { at, kind, text: String::new(), is_done: false });
+        pieces.push(Piece::Opened(self.items.len() - 1));
+        self.items.len() - 1
+    }
+
+    /// Closes all items. They are closed together, so that a later read has its pieces in the same order.
+    fn close(&mut self, pieces: &mut Vec<Piece>) {
+        for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| !item.is_done) {
+            item.is_done = true;
+            pieces.push(Piece::Closed(index));
+        }
+    }
+}
+
+/// Records of a session, page by page.
+pub(crate) struct Records<'a> {
+    service: &'a dyn SessionService,
+    session_id: SessionId,
+    since: Seq,
+    page: VecDeque<Bytes>,
+}
+
+impl<'a> Records<'a> {
+    /// The records after a seq.
+    pub(crate) const fn after(service: &'a dyn SessionService, session_id: SessionId, since: Seq) -> Self {
+        Self { service, session_id, since, page: VecDeque::new() }
+    }
+
+    /// The next one, if there is one already.
+    pub(crate) async fn next(&mut self) -> Result<Option<Record>, SessionError> {
+        if self.page.is_empty() {
+            let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
+            (self.since, self.page) = (page.next_seq, page.items.into());
+        }
+        self.page.pop_front().map(|line| decode(&line)).transpose()
+    }
+}
+
+/// Decodes a line of the journal.
+pub(crate) fn decode(line: &[u8]) -> Result<Record, SessionError> {
+    let unreadable = |error: String| SessionError::Internal(format!("an event could not be read: {error}"));
+    let text = str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
+    decode_event(text).map_err(|error| unreadable(error.to_string()))
+}
+
+const fn text_of(block: &mut Block) -> Option<&mut Body> {
+    match block {
+        Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
+        Block::ToolCall(_) => None,
+    }
+}
+
+fn inline(body: Body) -> String {
+    match body {
+        Body::Inline(text) => text,
+        // They were read before.
+        Body::Blob(blob) => blob.head,
+    }
+}
+
+/// Reads a session's instructions; `None` if its first record was dropped, so that they are not known.
+pub(crate) async fn instructions(
+    service: &dyn SessionService,
+    session_id: SessionId,
+) -> Result<Option<Option<String>>, SessionError> {
+    Ok(match record_at(service, session_id, Seq::from(1_u8)).await?.map(|record| record.event) {
+        Some(Event::SessionCreated(created)) => Some(match &created.system_prompt {
+            Some(body) => Some(whole(service, session_id, body).await?),
+            None => None,
+        }),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;
