@@ -79,11 +79,15 @@ async fn no_turn_begins_beside_the_server_of_a_killed_owner() {
     let server = fs::read_to_string(folder.path().join("starts")).unwrap().trim().to_owned();
     // Its supervisor is killed too: what it started holds the lock as long as it lives.
     let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap();
-    let supervisor = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let supervisor: i32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
     former.kill().unwrap();
     former.wait().unwrap();
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
     until("the server's input is closed", || noted(folder.path(), "closed") == 1).await;
+    // It closes the server's input and the lock one after the other.
+    let stat = || fs::read_to_string(format!("/proc/{supervisor}/stat"));
+    let has_ended = |stat: &str| stat.rsplit_once(") ").unwrap().1.starts_with(['X', 'Z']);
+    until("the supervisor has ended", || stat().ok().is_none_or(|it| has_ended(&it))).await;
 
     let scope = ToolScope { session_id: session(), workspace: None };
     let (clock, told) = (Moved::new(), Told::default());
