@@ -1,9 +1,9 @@
 //! Vectors of the texts, made in the background in the texts' order: nothing waits for an embedder.
 //!
 //! They are kept by embedder and text. An embedder that cannot be read, or another one for a while, deletes none, and
-//! equal texts are embedded once. A rebuild makes a second set beside the one that is searched, which is swapped in once
-//! it is complete; only then the vectors of other embedders are deleted. Those of another release's built-in table are
-//! deleted by the start that finds its own complete.
+//! equal texts are embedded once. A rebuild makes a second set beside the one that is searched, which is swapped in
+//! once it is complete; only then the vectors of other embedders are deleted. Those of another release's built-in table
+//! are deleted by the start that finds its own complete.
 
 use std::{
     collections::HashSet,

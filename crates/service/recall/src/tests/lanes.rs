@@ -269,8 +269,8 @@ impl Embedder for Port {
     }
 }
 
-/// By a server's vectors the text of the nearest meaning counts half as much as the one with the most words. A table's do
-/// not count beside words that find something.
+/// By a server's vectors the text of the nearest meaning counts half as much as the one with the most words. A table's
+/// do not count beside words that find something.
 #[tokio::test]
 async fn a_servers_vectors_count_by_half_and_a_tables_only_without_words() {
     for is_table in [false, true] {
