@@ -37,7 +37,7 @@ pub struct Row {
     /// The answer of `capabilities`, without version and name.
     pub capabilities: Map<String, Value>,
     /// Whether its programs are made and driven. The scenarios of one that is not are played over the SDK of the default
-    /// build, by a program that sets no store; so such a row lacks `session-store`, and nothing else.
+    /// build, by a program that does not set what the row lacks. Compaction is nothing that a program sets.
     #[serde(default = "driven")]
     pub driven: bool,
 }
@@ -49,7 +49,7 @@ const fn driven() -> bool {
 /// A build.
 #[derive(Debug)]
 pub struct Build {
-    /// Its name: one of A to F, CD, FP.
+    /// Its name: one of A to F, BD, CD, FP.
     pub name: String,
     /// Its row.
     pub row: Row,
@@ -64,16 +64,9 @@ pub fn all() -> Result<Vec<Build>, String> {
     let text = std::fs::read_to_string(&path).map_err(|error| format!("config/builds.toml: {error}"))?;
     let rows: BTreeMap<String, Row> =
         toml_edit::de::from_str(&text).map_err(|error| format!("config/builds.toml: {error}"))?;
-    let is_default_without_store = |row: &Row| {
-        let has = |feature: &str| row.features.iter().any(|name| name == feature);
-        Capability::ALL
-            .into_iter()
-            .all(|capability| has(feature(capability)) == (capability != Capability::SessionStore))
-    };
-    if let Some((name, _)) = rows.iter().find(|(_, row)| !row.driven && !is_default_without_store(row)) {
-        return Err(format!(
-            "config/builds.toml: {name} is not driven, so it must lack session-store and nothing else"
-        ));
+    let compacts = |row: &Row| row.features.iter().any(|name| name == feature(Capability::SessionCompaction));
+    if let Some((name, _)) = rows.iter().find(|(_, row)| !row.driven && !compacts(row)) {
+        return Err(format!("config/builds.toml: {name} is not driven, so it must have session-compaction"));
     }
     Ok(rows
         .into_iter()
@@ -129,6 +122,12 @@ impl Build {
     /// The name that the program itself says: that of the build with these capabilities alone.
     pub fn said_name(&self) -> &str {
         if self.is_default() { DEFAULT[0] } else { &self.name }
+    }
+
+    /// What the program that plays its scenarios does not set: of a build that is not driven, what it lacks.
+    pub fn unset(&self) -> Vec<&str> {
+        let lacks = self.row.capabilities.iter().filter(|(_, has)| !self.row.driven && **has == false);
+        lacks.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Whether its sessions are in a database.

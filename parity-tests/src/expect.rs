@@ -32,9 +32,11 @@ pub fn switched_off(capability: &str) -> Result<Refusal, String> {
     because(capability, switch, "configured")
 }
 
-/// The refusal for the store of sessions, which a Rust program has not set.
-pub fn unset() -> Result<Refusal, String> {
-    because("session-store", "AgentBuildConfig has no store; set one with `.store(…)`", "not_set")
+/// The refusal for a capability that a Rust program has not set.
+pub fn unset(capability: &str) -> Result<Refusal, String> {
+    let what = if capability == "memory-store" { "memory" } else { "store" };
+    let why = format!("AgentBuildConfig has no {what}; set one with `.{what}(…)`");
+    because(capability, &why, "not_set")
 }
 
 /// The refusal for a capability that is absent for another reason than the build.

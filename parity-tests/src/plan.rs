@@ -2,7 +2,8 @@
 //!
 //! `cargo test` tries every pair of them: each scenario on each surface, each scenario in each build, each surface in each
 //! build. It tries all that are possible in the build with everything, and elsewhere each scenario over the SDK and on one
-//! other surface. `MEERKAT_CAMPAIGNS=parity` (or `all`) tries them all. No trial runs here.
+//! other surface; those of what is missing on each surface of the build with nothing. `MEERKAT_CAMPAIGNS=parity` (or `all`)
+//! tries them all. No trial runs here.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +15,10 @@ use crate::{
 
 /// The build with everything.
 const FULL: &str = "F";
+
+/// The build with nothing, and the contract's scenarios of what it lacks: there they are tried on each surface.
+const NOTHING: &str = "A";
+const OF_NOTHING: [&str; 2] = ["001-persistence-disabled", "004-compaction-requested"];
 
 /// Three orders of the mixed surfaces, in which each surface is once in each place.
 const ORDERS: [&str; 3] = ["rest-rpc-mcp", "rpc-mcp-rest", "mcp-rest-rpc"];
@@ -57,8 +62,10 @@ impl Plan {
         let mut plan = Self::default();
         for (round, build) in builds.iter().enumerate() {
             let is_full = *build == FULL || is_whole;
+            let is_everywhere = |name: &str| is_full || (*build == NOTHING && OF_NOTHING.contains(&name));
             for (at, (surface, _)) in SURFACES.into_iter().enumerate() {
-                let of_surface = scenarios.iter().filter(|name| is_full || at == 0 || at == turn(name, round));
+                let of_surface =
+                    scenarios.iter().filter(|name| is_everywhere(name) || at == 0 || at == turn(name, round));
                 plan.surfaces.extend(of_surface.map(|name| Cell::new(build, surface, name)));
             }
             if *build != FULL && !(is_whole && THOROUGH.contains(build)) {
@@ -235,7 +242,8 @@ mod tests {
             let (each, all) = (scenarios.len(), [whole.surfaces.len(), whole.transports.len(), whole.mixed.len()]);
             assert_eq!(all, [builds.len() * 5 * each, 2 * 6 * each, 2 * 6 * 3]);
             let some = [pairs.surfaces.len(), pairs.transports.len(), pairs.mixed.len()];
-            assert_eq!(some, [5 * each + (builds.len() - 1) * 2 * each, 6 * each, 3 * 3]);
+            let more = 3 * OF_NOTHING.len();
+            assert_eq!(some, [5 * each + (builds.len() - 1) * 2 * each + more, 6 * each, 3 * 3]);
             for (whole, pairs) in [
                 (&whole.surfaces, &pairs.surfaces),
                 (&whole.transports, &pairs.transports),
@@ -243,6 +251,16 @@ mod tests {
             ] {
                 assert_eq!((distinct(whole), distinct(pairs)), (whole.len(), pairs.len()), "nothing runs twice");
                 assert!(pairs.iter().all(|cell| whole.contains(cell)));
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_build_lacks_is_asked_for_on_each_surface() {
+        check(|_, _, pairs, _| {
+            for scenario in OF_NOTHING {
+                let of_nothing = pairs.surfaces.iter().filter(|it| it.build == NOTHING && it.scenario == scenario);
+                assert_eq!(of_nothing.map(|cell| cell.surface).collect::<Vec<_>>(), surfaces(), "{scenario}");
             }
         });
     }

@@ -208,7 +208,7 @@ impl Run<'_> {
             // Its programs have it.
             Some(absent) if !self.build.row.driven => {
                 let is_off = self.switched_off.contains(&absent);
-                return if is_off { switched_off(absent) } else { unset() }.map(Some);
+                return if is_off { switched_off(absent) } else { unset(absent) }.map(Some);
             }
             Some(absent) => return absence(absent).map(Some),
             None => {}

@@ -273,7 +273,7 @@ const VALUES_MAX: usize = 32;
 fn lighten(schema: &mut Value) {
     match schema {
         Value::Object(node) => {
-            if node.contains_key("type") || node.contains_key("$schema") {
+            if ["type", "$schema", "anyOf"].iter().any(|name| node.contains_key(*name)) {
                 for name in ["$schema", "title", "pattern", "propertyNames", "if", "else"] {
                     if node.get(name).is_some_and(|value| name != "title" || value.is_string()) {
                         node.remove(name);
@@ -291,11 +291,22 @@ fn lighten(schema: &mut Value) {
                     node.remove("maximum");
                 }
             }
+            describe_once(node);
             list_constants(node);
             node.values_mut().for_each(lighten);
         }
         Value::Array(items) => items.iter_mut().for_each(lighten),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Removes the descriptions of alternatives that have one together.
+fn describe_once(node: &mut JsonObject) {
+    if !node.get("description").is_some_and(Value::is_string) {
+        return;
+    }
+    for one in node.get_mut("anyOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        one.as_object_mut().map(|one| one.shift_remove("description"));
     }
 }
 

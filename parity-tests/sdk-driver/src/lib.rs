@@ -73,9 +73,6 @@ struct Model {
 struct Store {
     #[serde(default = "yes")]
     enabled: bool,
-    /// Whether the configuration is given a store at all. Memory is in the directory in any case.
-    #[serde(default = "yes")]
-    is_set: bool,
     data_dir: PathBuf,
     /// The database in place of the directory.
     database: Option<Database>,
@@ -130,11 +127,16 @@ async fn build() -> Result<Agent, Failure> {
     if compaction.is_some() || Capabilities::compiled().require(Capability::SessionCompaction).is_ok() {
         config = config.compaction(compaction.map(serde_json::from_value).transpose()?.unwrap_or_default());
     }
+    // A program need not set a store or a memory, though its build has them.
+    let unset = sections.remove("unset").map(serde_json::from_value::<Vec<String>>).transpose()?.unwrap_or_default();
+    let is_set = |capability: &str| !unset.iter().any(|name| name == capability);
     let store: Store = serde_json::from_value(sections.remove("store").ok_or("the data directory is missing")?)?;
-    config = config.memory(store.enabled.then(|| store.data_dir.clone()), MemoryOptions::default());
+    if is_set("memory_store") {
+        config = config.memory(store.enabled.then(|| store.data_dir.clone()), MemoryOptions::default());
+    }
     if !store.enabled {
         config = config.ephemeral();
-    } else if store.is_set && Capabilities::compiled().require(Capability::SessionStore).is_ok() {
+    } else if is_set("session_store") && Capabilities::compiled().require(Capability::SessionStore).is_ok() {
         config = match &store.database {
             Some(database) => database.open(&store.data_dir, config).await?,
             None => config.store(store.data_dir),

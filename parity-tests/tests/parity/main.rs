@@ -119,7 +119,7 @@ fn in_files(cell: &Cell, builds: &'static [Build], scenarios: &[Scenario]) -> Re
     let (_, make) = drivers.clone().find(|(name, _)| *name == cell.surface).ok_or("a surface is unknown")?;
     let (surface, mut scenario) = (cell.surface, named(&cell.scenario, build, scenarios)?);
     if !build.row.driven {
-        scenario.config.entry("store").or_insert_with(|| json!({}))["is_set"] = false.into();
+        scenario.config.insert("unset".to_owned(), json!(build.unset()));
     }
     let name = cell.name();
     Ok(Trial::test(name.clone(), move || Ok(held(&name, surface, &scenario, build, &make)?)))
@@ -183,7 +183,7 @@ fn capabilities(build: &Build) -> Scenario {
     // That is a setting, and no trial sets it.
     expected.insert("keeps_rules".to_owned(), false.into());
     if !build.row.driven {
-        expected.insert("not_set".to_owned(), json!(["session_store"]));
+        expected.insert("not_set".to_owned(), json!(build.unset()));
     }
     let step = Step { operation: Some(CAPABILITIES.to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: CAPABILITIES.to_owned(), config: Map::new(), steps: vec![step] }

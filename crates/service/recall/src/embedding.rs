@@ -1,8 +1,9 @@
 //! Vectors of the texts, made in the background in the texts' order: nothing waits for an embedder.
 //!
 //! They are kept by embedder and text. An embedder that cannot be read, or another one for a while, deletes none, and
-//! equal texts are embedded once. A rebuild makes a second set beside the one that is searched, which is swapped in once
-//! it is complete; only then the vectors of other embedders are deleted.
+//! equal texts are embedded once. A rebuild makes a second set beside the one that is searched, which is swapped in
+//! once it is complete; only then the vectors of other embedders are deleted. Those of another release's built-in table
+//! are deleted by the start that finds its own complete.
 
 use std::{
     collections::HashSet,
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     codes::encode,
     core::Core,
+    embed::BUILTIN,
     file::{MemoryFile, Trouble},
     lexical::holding,
     opened::Opened,
@@ -84,16 +86,25 @@ impl Core {
         let file = self.read(|open| Ok(open.file.clone()))?;
         let sets = self.read(|open| {
             let transaction = open.file.read()?;
-            let numbers = numbers(&transaction, Some(&id))?;
+            let numbers = numbers(&transaction, |other| other == id)?;
             let searched = load(open, &transaction, numbers.first().copied(), self.graph_from)?;
             let next = numbers.last().copied().filter(|_| numbers.len() > 1);
             let next = next.map(|number| load(open, &transaction, Some(number), self.graph_from)).transpose()?;
             Ok(Sets { searched, next })
         })?;
-        self.change(&file, |open| {
+        let is_complete = self.change(&file, |open| {
             open.vectors = sets;
-            Ok(())
-        })
+            Ok(open.vectors.searched.number.is_some() && has_all_vectors(open))
+        })?;
+        if is_complete && id.starts_with(BUILTIN) {
+            let former = |other: &str| other.starts_with(BUILTIN) && other != id;
+            let deleted = numbers(&file.read()?, former)
+                .and_then(|numbers| numbers.into_iter().try_for_each(|number| delete_set(&file, number)));
+            if let Err(error) = deleted {
+                tracing::debug!(?error, "vectors of a former table stay until the next start");
+            }
+        }
+        Ok(())
     }
 
     /// Takes texts in, and makes their vectors at once if a table makes them and no earlier text lacks one: what was there
@@ -268,7 +279,7 @@ impl Core {
         let Some(embedder) = &self.embedder else { return Ok(()) };
         let id = embedder.id();
         let file = self.read(|open| Ok(open.file.clone()))?;
-        let known = numbers(&file.read()?, Some(&id))?;
+        let known = numbers(&file.read()?, |other| other == id)?;
         // What an earlier rebuild left is begun again.
         known.iter().skip(1).try_for_each(|number| delete_set(&file, *number))?;
         if known.is_empty() {
@@ -309,7 +320,7 @@ impl Core {
             }
             Ok(open.vectors.searched.number)
         })?;
-        let all = numbers(&file.read()?, None)?;
+        let all = numbers(&file.read()?, |_| true)?;
         all.into_iter().filter(|number| Some(*number) != kept).try_for_each(|number| delete_set(&file, number))
     }
 
@@ -333,12 +344,12 @@ fn has_all_vectors(open: &Opened) -> bool {
     open.vectors.next.is_none() && open.vectors.searched.embedded_to == open.columns.next_doc()
 }
 
-/// Lists the sets of an embedder, or of all, the oldest first.
-pub(super) fn numbers(transaction: &ReadTransaction, embedder: Option<&str>) -> Result<Vec<u32>, Trouble> {
+/// Lists the sets of these embedders, the oldest first.
+pub(super) fn numbers(transaction: &ReadTransaction, is_of: impl Fn(&str) -> bool) -> Result<Vec<u32>, Trouble> {
     let mut numbers = Vec::new();
     for row in transaction.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
         let (number, id) = row?;
-        if embedder.is_none_or(|embedder| embedder == id.value()) {
+        if is_of(id.value()) {
             numbers.push(number.value());
         }
     }

@@ -102,9 +102,11 @@ pub trait Compactor: Send + Sync {
     /// Tokens that the summary may have.
     fn max_summary_tokens(&self) -> u32;
 
-    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged. Retained messages must stay
-    /// unchanged and in order. Reminders and pins may be retained or discarded: the session keeps them in either case.
-    /// It is called once for each summary; without a plan also for a preview, or before a summary that no model writes.
+    /// Rebuilds the context. A system message comes first in `messages` and stays unchanged. The summary follows it, as
+    /// a user message that begins with [`SUMMARY_PREFIX`]. Retained messages must stay unchanged and in order; among
+    /// them are the prompt and the newest message of a turn that runs, or could be resumed. Reminders and pins may be
+    /// retained or discarded: the session keeps them in either case. It is called once for each summary; without a plan
+    /// also for a preview, or before a summary that no model writes, with an empty one.
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult;
 
     /// Says what would stay beside a summary whose message has so many bytes. Without a plan the model reads the whole

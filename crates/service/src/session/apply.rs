@@ -182,9 +182,9 @@ impl SessionFields {
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.set_partial(None);
-                // Step 9 of a compaction.
+                // Step 9: the context of a compaction.
                 self.context.rebuild(record.seq, rebuilt);
-                // Step 13 of a compaction: the summary counts for the session and the turn's budget.
+                // Step 13: the summary of a compaction counts for the session and the turn's budget.
                 let (usage, cost) = rebuilt.bill();
                 self.spend(usage, cost);
                 if let Some(open) = &mut self.open_compaction {
@@ -193,7 +193,7 @@ impl SessionFields {
             }
             Event::CompactionCompleted(_) => {
                 self.open_compaction = None;
-                // Step 11 of a compaction.
+                // Step 11: a compaction resets it.
                 self.counters.last_input_tokens = 0;
                 if let Some(open) = &mut self.open_turn {
                     open.totals.compactions += 1;

@@ -96,7 +96,7 @@ impl SessionFields {
         self.compaction_tried();
     }
 
-    /// Step 12 of a compaction. Attempts count, whatever becomes of them.
+    /// Step 12: the turn of the last compaction. Attempts count, whatever becomes of them.
     pub(super) fn compaction_tried(&mut self) {
         let step = self.open_turn.as_ref().map_or(0, |open| open.totals.steps);
         self.counters.last_attempt = Some(CompactionAttempt { turn: self.counters.current_turn(), step });

@@ -61,6 +61,10 @@ pub(super) fn add(operation: Operation, schema: &mut Value) {
                 "additionalProperties": { "type": "string", "pattern": LABEL_VALUE },
             }),
             ("tools", _) => json!({ "uniqueItems": true }),
+            // A request that compacts at once cannot switch that off.
+            ("compaction", Op::Compact | Op::PreviewCompaction) => {
+                json!({ "properties": { "enabled": { "const": true } } })
+            }
             _ => continue,
         };
         merge(property, bounds);

@@ -5,7 +5,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId},
     options::{JournalOptions, RetentionOptions},
@@ -86,7 +85,7 @@ pub struct CompactJournal {
     /// Milliseconds that every record is kept at least.
     #[serde(default)]
     pub min_record_age_ms: Option<u64>,
-    /// Newest replies outside the live context to keep; only with `drop_history`.
+    /// Newest replies outside the live context to keep. Without `drop_history` all stay, whatever this says.
     #[serde(default)]
     pub keep_last_replies: Option<usize>,
     /// Milliseconds to keep a request that has its result.
@@ -121,21 +120,15 @@ impl CompactJournal {
     }
 
     /// Returns its policy: the configuration's, but for what the request says.
-    ///
-    /// # Errors
-    /// `INVALID_REQUEST` for a number of replies in a request that drops none.
-    pub fn policy(&self, options: &JournalOptions) -> Result<CompactionPolicy, SessionError> {
-        if self.keep_last_replies.is_some() && !self.drop_history {
-            let why = "all replies are kept unless drop_history is true; set that, or leave this out";
-            return Err(SessionError::invalid("keep_last_replies", why));
-        }
+    #[must_use]
+    pub fn policy(&self, options: &JournalOptions) -> CompactionPolicy {
         let keep_last_replies = self.keep_last_replies.unwrap_or(options.keep_last_replies);
         let ttl_ms = self.keep_answered_request_ttl_ms;
-        Ok(CompactionPolicy {
+        CompactionPolicy {
             min_record_age_ms: self.min_record_age_ms.unwrap_or(options.min_record_age_ms),
             keep_last_replies: self.drop_history.then_some(keep_last_replies),
             keep_answered_request_ttl_ms: ttl_ms.unwrap_or(options.keep_answered_request_ttl_ms),
-        })
+        }
     }
 }
 

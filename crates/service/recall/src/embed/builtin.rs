@@ -15,6 +15,9 @@ use meerkat_words::{
 /// Rows and components as four bytes each, each row's scale, all components, and the pieces in lines.
 static BYTES: &[u8] = include_bytes!("../../table/builtin.bin");
 
+/// Begins the name of each release's table; its checksum follows.
+pub(crate) const BUILTIN: &str = "builtin-";
+
 /// Embedder over the built-in table, which is read when it is first needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuiltinEmbedder;
@@ -37,7 +40,7 @@ fn table() -> &'static Table {
 #[async_trait]
 impl Embedder for BuiltinEmbedder {
     fn id(&self) -> String {
-        format!("builtin-{:08x}", crc32c::crc32c(BYTES))
+        format!("{BUILTIN}{:08x}", crc32c::crc32c(BYTES))
     }
 
     fn is_table(&self) -> bool {

@@ -9,6 +9,7 @@ mod endpoint;
 mod pieces;
 mod table;
 
+pub(crate) use builtin::BUILTIN;
 pub use builtin::BuiltinEmbedder;
 pub use directory::LocalEmbedder;
 pub use endpoint::{EndpointEmbedder, EndpointOptions};

@@ -247,3 +247,46 @@ async fn odd_queries_are_answered() {
     let limited = async |limit: usize| texts(&store, SearchMemory { limit: Some(limit), ..query("the") }).await.len();
     assert_eq!((limited(0).await, limited(1).await, limited(1_000_000).await), (0, 1, 2));
 }
+
+/// Embedder of texts that are about the port, whatever their words, and of others.
+struct Port {
+    is_table: bool,
+}
+
+#[async_trait]
+impl Embedder for Port {
+    fn id(&self) -> String {
+        format!("port-{}", self.is_table)
+    }
+
+    fn is_table(&self) -> bool {
+        self.is_table
+    }
+
+    async fn embed(&self, texts: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        let vector = |text: &String| if text.contains("anchor bolt") { vec![1.0, 0.0] } else { vec![0.0, 1.0] };
+        Ok(texts.iter().map(vector).collect())
+    }
+}
+
+/// By a server's vectors the text of the nearest meaning counts half as much as the one with the most words. A table's
+/// do not count beside words that find something.
+#[tokio::test]
+async fn a_servers_vectors_count_by_half_and_a_tables_only_without_words() {
+    for is_table in [false, true] {
+        let store = memory(None, Some(Arc::new(Port { is_table })), false);
+        let (by_words, by_meaning) = ("The anchor bolt is too short.", "Ships lie in the harbour.");
+        store.add(vec![talk(1, &[by_words]), talk(2, &[by_meaning])]).await.unwrap();
+        store.made().await;
+        let hits = find(&store, "anchor").await;
+        let found: Vec<(&str, Vec<&str>)> =
+            hits.iter().map(|hit| (&*hit.text, hit.lanes.keys().map(String::as_str).collect())).collect();
+        if is_table {
+            assert_eq!(found, [(by_words, vec!["words"])]);
+            continue;
+        }
+        assert_eq!(found, [(by_words, vec!["words"]), (by_meaning, vec!["vector"])]);
+        let share = hits[1].score / hits[0].score;
+        assert!((share - 0.5).abs() < 1e-3, "{share}");
+    }
+}

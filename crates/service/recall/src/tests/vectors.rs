@@ -39,6 +39,28 @@ async fn vectors_of_another_embedder_and_of_none_are_kept() {
     }
 }
 
+/// Each release with another table left the vectors of the one before, until somebody asked for a reindex.
+#[tokio::test]
+async fn the_vectors_of_a_former_builtin_table_go_and_those_of_a_server_stay() {
+    let dir = meerkat_testkit::folder();
+    let [server, former, table] = ["server", "builtin-1", "builtin-2"].map(|id| Faulty::new(id, false));
+    let starts = async |embedder: &Arc<Faulty>| {
+        let store = store(dir.path(), embedder);
+        store.add(vec![talk(1, &TEXTS)]).await.unwrap();
+        let made = made(&store, embedder).await;
+        assert!(has_vector(&store, "bassoon").await);
+        store.close().await;
+        made
+    };
+    for (embedder, expected) in [(&server, 3), (&former, 3), (&table, 3), (&former, 0)] {
+        assert_eq!(starts(embedder).await, expected, "{}", embedder.id);
+    }
+    // That start found its own complete, and the next one does again.
+    for (embedder, expected) in [(&table, 3), (&table, 0), (&former, 3), (&server, 0)] {
+        assert_eq!(starts(embedder).await, expected, "{}", embedder.id);
+    }
+}
+
 /// Fifty forks had fifty vectors of each text.
 #[tokio::test]
 async fn equal_texts_are_embedded_once() {

@@ -39,7 +39,7 @@ const OVER_PLAIN_MIN: f64 = 0.1;
 /// Least abstention of words on questions about things never said: some share a word with what was.
 const ABSTAINED_MIN: f64 = 0.7;
 /// Least abstention with vectors, which answer with what was said about the like.
-const ABSTAINED_BY_MEANING_MIN: f64 = 0.3;
+const ABSTAINED_BY_MEANING_MIN: f64 = 0.4;
 
 /// Least recall in agents' sessions, where many texts are nearly equal.
 const FOUND_BY_AGENTS_MIN: f64 = 0.6;

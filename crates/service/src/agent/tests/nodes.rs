@@ -29,7 +29,8 @@ use crate::{
     options::Policy,
     service::{
         AcknowledgeReader, CompactJournal, CompactionSkipped, CreateSession, FetchReader, ForkSession, InterruptTurn,
-        NamedReader, PinFact, SessionQuery, SessionService, SessionState, StartTurn, TurnResult, TurnStatus, Unpin,
+        JournalCompactionReport, NamedReader, PinFact, Remind, SessionQuery, SessionService, SessionState, StartTurn,
+        TurnResult, TurnStatus, Unpin,
     },
     session::event::Event,
     store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, SessionIndex, StoreError},
@@ -602,6 +603,26 @@ async fn a_reader_of_one_node_is_a_reader_of_all() {
     a.service.delete_reader(reader()).await.unwrap();
     assert!(b.service.list_readers().await.unwrap().items.is_empty());
     assert_eq!(watermark().await, (0, Some(CompactionSkipped::NoReader)));
+}
+
+/// These stores have no pruner.
+#[tokio::test(start_paused = true)]
+async fn without_a_pruner_nothing_of_a_journal_is_dropped() {
+    let [a, _] = Node::pair(Way::None).await;
+    let session_id = a.creates().await;
+    for text in ["It rains.", "It pours."] {
+        let kind = "git_status".parse().unwrap();
+        a.service.remind(Remind { session_id, kind, text: text.to_owned() }).await.unwrap();
+    }
+    let reader = "r".to_owned();
+    a.service.create_reader(NamedReader { reader: reader.clone() }).await.unwrap();
+    a.service.acknowledge_reader(AcknowledgeReader { reader, session_id, seq: 3 }).await.unwrap();
+    let before = a.history(session_id).await;
+    let request = CompactJournal { min_record_age_ms: Some(0), ..CompactJournal::new(session_id) };
+    let report = a.service.compact_journal(request).await.unwrap();
+    let skipped = Some(CompactionSkipped::NoPruner);
+    assert_eq!(report, JournalCompactionReport { scanned: 0, dropped: 0, kept: 0, safe_up_to: 3, skipped });
+    assert_eq!(a.history(session_id).await, before);
 }
 
 #[tokio::test(start_paused = true)]

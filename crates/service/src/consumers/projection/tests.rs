@@ -16,10 +16,16 @@ use tempfile::TempDir;
 use super::{Projection, files::Files, files::RealFiles};
 use crate::{
     AgentBuildConfig, SessionId,
+    clock::Timestamp,
     options::{EngineOptions, Policy},
     service::{EditQueued, InterruptTurn, PromptBlock, ReadEvents, SessionSummary, StartTurn},
-    session::Session,
+    session::{
+        Session,
+        event::{Event, Record},
+        tests::fold,
+    },
     store::{Frame, restore::decode},
+    wire::encode_event,
 };
 
 /// Times that the projection writes while its folder is swapped.
@@ -176,6 +182,24 @@ async fn a_transcript_says_what_was_said() {
         let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} is missing, or not in its place:\n{transcript}"));
         rest = &rest[at + part.len()..];
     }
+}
+
+/// It is no part of what was said: people who read a transcript see nothing of it.
+#[tokio::test]
+async fn a_transcript_has_nothing_of_a_snapshot_of_the_history() {
+    let mut sample = Sample::new().await;
+    let records: Vec<Record> = sample.frames.iter().map(|frame| decode(frame).unwrap()).collect();
+    let last = records.last().unwrap();
+    let history = fold(&records).history_snapshot(last.seq, Timestamp::from_millis(0)).unwrap();
+    let snapshot = Record { seq: last.seq + 1, turn: None, event: Event::HistorySnapshot(history), ..last.clone() };
+    sample.frames.push(Frame { seq: snapshot.seq, line: encode_event(&snapshot).unwrap() });
+    let dir = meerkat_testkit::folder();
+    let summary = summaries(&sample.frames).pop().unwrap();
+    project(&projection(dir.path().to_owned()), &sample.frames, &summary).unwrap();
+    let (made, transcript) = (files(dir.path()), format!("sessions/{}/transcript.md", sample.id()));
+    assert_eq!(made[&transcript], sample.wanted[&transcript]);
+    let events = format!("sessions/{}/events.jsonl", sample.id());
+    assert!(made[&events].len() > sample.wanted[&events].len(), "it is among the events");
 }
 
 #[tokio::test]

@@ -16,7 +16,6 @@ pub(crate) use run::JournalCompactor;
 pub(crate) use schedule::{Due, Schedule};
 
 use crate::{
-    SessionError,
     options::JournalOptions,
     service::{CompactJournal, CompactionPolicy},
 };
@@ -41,11 +40,8 @@ pub(crate) struct Pass {
 
 impl Pass {
     /// Returns the one that is asked for.
-    ///
-    /// # Errors
-    /// `INVALID_REQUEST` if its policy contradicts itself.
-    pub(crate) fn asked(request: &CompactJournal, options: &JournalOptions) -> Result<Self, SessionError> {
-        Ok(Self { policy: request.policy(options)?, trigger: Trigger::Request })
+    pub(crate) fn asked(request: &CompactJournal, options: &JournalOptions) -> Self {
+        Self { policy: request.policy(options), trigger: Trigger::Request }
     }
 
     /// Returns the one while a session goes on.

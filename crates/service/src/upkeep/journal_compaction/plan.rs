@@ -138,9 +138,12 @@ pub(crate) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Returns the time before which records are old enough to be dropped.
+    /// Returns the time before which records are old enough to be dropped: without an age, all until now.
     pub(crate) fn older_than(&self) -> Timestamp {
-        Timestamp::from_millis(self.ago(self.policy.min_record_age_ms).as_millis().saturating_add(1))
+        match self.policy.min_record_age_ms {
+            0 => Timestamp::from_millis(self.now.as_millis().saturating_add(1)),
+            age_ms => self.ago(age_ms),
+        }
     }
 
     fn ago(&self, ms: u64) -> Timestamp {
@@ -234,10 +237,11 @@ fn dropped(records: &[Brief], session: &Session, bounds: &Bounds<'_>, said: &Has
         | What::Ended
         | What::Other => false,
     };
-    let grace = bounds.ago(bounds.policy.keep_answered_request_ttl_ms);
+    let ttl_ms = bounds.policy.keep_answered_request_ttl_ms;
+    let is_within_its_grace = |record: &Brief| ttl_ms > 0 && record.time >= bounds.ago(ttl_ms);
     let may_go = |record: &Brief| {
         let is_of_the_open_turn = open_from.is_some_and(|from| record.seq >= from);
-        let is_graceful = matches!(record.what, What::Request(_)) && record.time > grace;
+        let is_graceful = matches!(record.what, What::Request(_)) && is_within_its_grace(record);
         let is_old = record.time < bounds.older_than() && !is_graceful;
         is_old && record.seq < session.last_seq && !is_of_the_open_turn
     };

@@ -94,6 +94,14 @@ fn a_request_goes_once_it_has_its_result_and_its_grace_is_over() {
     let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, graceful, false)), NOTHING);
     assert_eq!(dropped(&planned(&life.records, 99, 2 * HOUR_MS, graceful, false)), due);
+    // One of exactly that age is within it.
+    let since = |seq: Seq| {
+        let time = |record: &Record| record.time.as_millis();
+        (time(life.records.last().unwrap()) - time(&life.records[seq as usize - 1])).unsigned_abs()
+    };
+    let at_its_end = 2 * HOUR_MS - since(called);
+    assert_eq!(dropped(&planned(&life.records, 99, at_its_end, graceful, false)), due[..3]);
+    assert_eq!(dropped(&planned(&life.records, 99, at_its_end + 1, graceful, false)), due);
 }
 
 /// Coalescing: several of one key collapse to one, and the latest stays.
@@ -290,9 +298,10 @@ fn nothing_young_goes() {
     let set: Vec<Seq> = (0..3).map(|n| life.remind(SystemReminderType::ClaudeMd, &n.to_string())).collect();
     let policy = CompactionPolicy { min_record_age_ms: 60_000, ..STRICT };
     // Two seconds lie between the first and the last one.
-    assert_eq!(dropped(&planned(&life.records, 99, 57_999, policy, true)), NOTHING);
-    assert_eq!(dropped(&planned(&life.records, 99, 58_000, policy, true)), set[..1]);
-    assert_eq!(dropped(&planned(&life.records, 99, 59_000, policy, true)), set[..2]);
+    assert_eq!(dropped(&planned(&life.records, 99, 58_000, policy, true)), NOTHING);
+    assert_eq!(dropped(&planned(&life.records, 99, 58_001, policy, true)), set[..1]);
+    assert_eq!(dropped(&planned(&life.records, 99, 59_000, policy, true)), set[..1]);
+    assert_eq!(dropped(&planned(&life.records, 99, 59_001, policy, true)), set[..2]);
 }
 
 #[test]
