@@ -62,7 +62,7 @@ const CONFINED: [(&str, &[&str]); 17] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 47] = [
+const ENCODED: [&str; 48] = [
     "crates/errors/src/body.rs",
     "crates/service/src/agent/tests/decided.rs",
     "crates/service/src/agent/tests/plans.rs",
@@ -79,6 +79,7 @@ const ENCODED: [&str; 47] = [
     "crates/service/src/upkeep/bundle/mod.rs",
     "crates/service/src/upkeep/copy.rs",
     "crates/service/src/consumers/projection/mod.rs",
+    "crates/service/src/consumers/projection/transcript.rs",
     "crates/service/src/store/mod.rs",
     "crates/service/src/store/directory/",
     "crates/service/src/capability.rs",
