@@ -201,7 +201,7 @@ pub(crate) fn usage(usage: &Usage, [sent, answered]: [&str; 2]) -> Value {
         format!("{sent}_tokens_details"): { "cached_tokens": usage.cached_tokens },
         format!("{answered}_tokens"): usage.output_tokens,
         format!("{answered}_tokens_details"): { "reasoning_tokens": usage.reasoning_tokens },
-        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
     })
 }
 

@@ -28,11 +28,15 @@ impl Server {
     }
 
     fn over(dir: tempfile::TempDir) -> Self {
+        Self::waiting(dir, std::time::Duration::from_secs(600))
+    }
+
+    /// A server where calls of what is not stored wait for this long.
+    fn waiting(dir: tempfile::TempDir, call_time: std::time::Duration) -> Self {
         let service = AgentBuildConfig::new().store(dir.path().join("data")).build().unwrap().service().clone();
         let passing = AgentBuildConfig::new().ephemeral().build().unwrap().service().clone();
         let (models, scope_label) = (vec!["scripted".to_owned()], "project".to_owned());
         let places: meerkat_surface_openai::Places = Arc::new(|| Ok(None));
-        let call_time = std::time::Duration::ZERO;
         let options = OpenAiOptions {
             passing: passing.clone(),
             models,

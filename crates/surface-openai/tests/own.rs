@@ -192,7 +192,7 @@ async fn outputs_are_taken_all_or_none() {
 
 #[tokio::test]
 async fn a_chat_that_nothing_goes_on_with_ends() {
-    let server = Server::start();
+    let server = Server::waiting(meerkat_testkit::folder(), std::time::Duration::ZERO);
     let mut function = weather();
     function.as_object_mut().unwrap().remove("type");
     let chat = json!({
