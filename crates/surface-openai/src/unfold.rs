@@ -14,10 +14,10 @@ use meerkat_service::{
     output::ANSWER_TOOL,
     service::{ReadEvents, TurnResult, TurnStatus},
     session::{
-        event::{AssistantMessage, Event, LiveEvent, Record, TurnStarted},
+        event::{AssistantMessage, Event, LiveEvent, LiveRecord, Record, TurnStarted},
         message::{Block, Body},
     },
-    wire::decode_event,
+    wire::{decode_event, decode_live},
 };
 
 use crate::{
@@ -124,7 +124,7 @@ impl Unfold {
         Ok(Self { terms, ..Self::new(id, own, turn, record.time.as_millis()) })
     }
 
-    fn new(id: ResponseId, own: Own, turn: TurnNumber, begun_at: i64) -> Self {
+    pub(crate) fn new(id: ResponseId, own: Own, turn: TurnNumber, begun_at: i64) -> Self {
         Self {
             id,
             own,
@@ -418,12 +418,23 @@ impl<'a> Records<'a> {
 
     /// The next one, if there is one already.
     pub(crate) async fn next(&mut self) -> Result<Option<Record>, SessionError> {
-        if self.page.is_empty() {
-            let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
-            (self.since, self.page) = (page.next_seq, page.items.into());
+        loop {
+            if self.page.is_empty() {
+                let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
+                (self.since, self.page) = (page.next_seq, page.items.into());
+            }
+            match self.page.pop_front() {
+                // Where records were dropped, a live line says so.
+                Some(line) if live(&line).is_some() => {}
+                line => return line.map(|line| decode(&line)).transpose(),
+            }
         }
-        self.page.pop_front().map(|line| decode(&line)).transpose()
     }
+}
+
+/// Decodes a live line; `None` if it is one of the journal.
+pub(crate) fn live(line: &[u8]) -> Option<LiveRecord> {
+    str::from_utf8(line).ok().and_then(|line| decode_live(line).ok().flatten())
 }
 
 /// Decodes a line of the journal.

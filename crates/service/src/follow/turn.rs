@@ -21,7 +21,7 @@ use crate::{
         event::{Event, Record},
         message::Body,
     },
-    wire::decode_event,
+    wire::{decode_event, decode_live},
 };
 
 /// A turn whose events come before its end.
@@ -152,6 +152,8 @@ pub async fn record_at(
     let read = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
     let page = service.events(read).await?;
     let line = page.items.first().map(|line| str::from_utf8(line).map_err(unreadable)).transpose()?;
+    // Where records were dropped, a live line says so.
+    let line = line.filter(|line| decode_live(line).is_err());
     let record = line.map(|line| decode_event(line).map_err(unreadable)).transpose()?;
     Ok(record.filter(|record| record.seq == seq))
 }
