@@ -13,10 +13,12 @@ use axum::{
 use bytes::Bytes;
 use futures::stream::unfold;
 use meerkat_service::{
-    SessionError, SessionService,
-    follow::turn::{FollowedTurn, TurnStep, from_acceptance},
+    Seq, SessionError, SessionService,
+    follow::{
+        FollowedLine,
+        turn::{FollowedTurn, TurnStep, from_acceptance},
+    },
     service::TurnHandle,
-    wire::decode_live,
 };
 use serde_json::{Map, Value, json};
 
@@ -26,7 +28,7 @@ use crate::{
     handlers::{json_answer, typed},
     passing::Passing,
     responses::{Echo, events, response, status},
-    unfold::{Piece, Unfold, decode},
+    unfold::{Piece, Records, Unfold, decode, live},
 };
 
 /// Silence after which a comment is sent.
@@ -131,6 +133,8 @@ fn data(value: &Value) -> Bytes {
 pub(crate) struct Making {
     service: Arc<dyn SessionService>,
     turn: FollowedTurn,
+    /// The last record that was taken.
+    seq: Seq,
     unfold: Unfold,
     protocol: Protocol,
     /// Ends a turn that is not stored if its reader leaves.
@@ -149,13 +153,14 @@ impl Making {
         begun.seq = unfold.id.seq;
         let follower = from_acceptance(service.as_ref(), &begun).await?;
         let turn = FollowedTurn::new(turn, Some(follower));
-        Ok(Self { service, turn, unfold, protocol, passing })
+        Ok(Self { service, turn, seq: begun.seq - 1, unfold, protocol, passing })
     }
 
     /// Waits for the end, and answers.
     pub(crate) async fn whole(mut self) -> Response {
         while self.unfold.ending.is_none() {
-            self.advance().await;
+            let step = self.turn.next().await;
+            self.take(step).await;
         }
         self.protocol.answer(&self.unfold)
     }
@@ -172,9 +177,11 @@ impl Making {
 
     async fn next(&mut self, ready: &mut VecDeque<Bytes>) -> Option<Bytes> {
         while ready.is_empty() && self.unfold.ending.is_none() {
-            let Ok(pieces) = tokio::time::timeout(KEEP_ALIVE, self.advance()).await else {
+            // Only waiting is cut off: a line that came is taken whole.
+            let Ok(step) = tokio::time::timeout(KEEP_ALIVE, self.turn.next()).await else {
                 return Some(Bytes::from_static(b": keep-alive\n\n"));
             };
+            let pieces = self.take(step).await;
             ready.extend(self.protocol.pieces(&self.unfold, &pieces));
             if self.unfold.ending.is_some() {
                 ready.extend(self.protocol.end(&self.unfold));
@@ -183,30 +190,75 @@ impl Making {
         ready.pop_front()
     }
 
-    /// Takes the next thing that is known of the turn.
-    async fn advance(&mut self) -> Vec<Piece> {
-        let (service, unfold) = (self.service.as_ref(), &mut self.unfold);
-        let pieces = match self.turn.next().await {
-            TurnStep::Line(line) if line.seq.is_some() => {
-                let taken = match decode(&line.line) {
-                    Ok(record) => unfold.durable(service, record).await,
-                    Err(error) => Err(error),
-                };
-                taken.unwrap_or_else(|error| unfold.ended(&Err(error)))
-            }
-            TurnStep::Line(line) => {
-                let live = str::from_utf8(&line.line).ok().and_then(|line| decode_live(line).ok().flatten());
-                live.map(|live| unfold.live(live.turn, &live.event)).unwrap_or_default()
-            }
-            TurnStep::Lost(error) => {
-                tracing::debug!(%error, "the lines of a turn were lost");
-                Vec::new()
-            }
-            TurnStep::End(end) => unfold.ended(&end),
-        };
-        if unfold.ending.is_some() {
-            self.passing.take().into_iter().for_each(|passing| passing.answered(unfold));
+    /// Takes what is known next of the turn.
+    async fn take(&mut self, step: TurnStep) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        if let Err(error) = self.taken(step, &mut pieces).await {
+            // The turn may go on: if it is not stored, dropping this ends it.
+            self.passing = None;
+            pieces.extend(self.unfold.ended(&Err(error)));
+        }
+        if self.unfold.ending.is_some() {
+            self.passing.take().into_iter().for_each(|passing| passing.answered(&self.unfold));
         }
         pieces
+    }
+
+    async fn taken(&mut self, step: TurnStep, pieces: &mut Vec<Piece>) -> Result<(), SessionError> {
+        let (service, unfold) = (self.service.as_ref(), &mut self.unfold);
+        match step {
+            TurnStep::Line(FollowedLine { seq: Some(seq), line }) => {
+                pieces.extend(unfold.durable(service, decode(&line)?).await?);
+                self.seq = seq;
+            }
+            TurnStep::Line(line) => {
+                pieces.extend(live(&line.line).map(|live| unfold.live(live.turn, &live.event)).unwrap_or_default());
+            }
+            TurnStep::Lost(error) => tracing::debug!(%error, "the lines of a turn were lost"),
+            TurnStep::End(end) => {
+                let end = end?;
+                // If lines were lost, the records are read.
+                let mut records = Records::after(service, unfold.id.session_id, self.seq);
+                while self.seq < end.seq && unfold.ending.is_none() {
+                    let Some(record) = records.next().await? else { break };
+                    self.seq = record.seq;
+                    pieces.extend(unfold.durable(service, record).await?);
+                }
+                pieces.extend(unfold.ended(&Ok(end)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, future::ready};
+    use meerkat_service::{
+        AgentBuildConfig,
+        service::{StartTurn, TurnAccepted},
+    };
+
+    use super::*;
+    use crate::{ids::ResponseId, own::Own};
+
+    #[tokio::test]
+    async fn lines_that_were_lost_are_read() {
+        let agent = AgentBuildConfig::new().build().unwrap();
+        let session_id = agent.create_session().await.unwrap().session_id;
+        let service = agent.service().clone();
+        let ended = service.start_turn(StartTurn::new(session_id, "@think Hm. @say One.")).await.unwrap();
+        let accepted = TurnAccepted { session_id, turn: ended.turn, seq: 2 };
+        let unfold = Unfold::new(ResponseId { session_id, seq: 2 }, Own::some(), ended.turn, 0);
+        let turn = TurnHandle { accepted, wait: true, result: ready(Ok(ended)).boxed() };
+        let protocol = Protocol::responses(Echo::default(), None);
+        let turn = FollowedTurn::new(turn, None);
+        let mut making = Making { service, turn, seq: 1, unfold, protocol, passing: None };
+        while making.unfold.ending.is_none() {
+            let step = making.turn.next().await;
+            making.take(step).await;
+        }
+        let texts: Vec<&str> = making.unfold.items.iter().map(|item| item.text.as_str()).collect();
+        assert_eq!(texts, ["Hm.", "One."]);
     }
 }
