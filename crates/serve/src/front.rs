@@ -106,9 +106,12 @@ async fn let_in(front: Arc<Front>, request: Request<Received>) -> Response<Body>
     let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
-    let checked = front.guard.check(request.uri(), request.headers()).and_then(|()| front.streams.take(&request));
+    let is_theirs = front.surfaces.openai.is_some() && openai::owns(path);
+    // Over OpenAI's protocols, a body or a query asks for a stream, and the surface takes its place.
+    let take = || if is_theirs { Ok(None) } else { front.streams.take(&request) };
+    let checked = front.guard.check(request.uri(), request.headers()).and_then(|()| take());
     let mut response = match checked {
-        Err(body) if front.surfaces.openai.is_some() && openai::owns(path) => theirs(&body),
+        Err(body) if is_theirs => theirs(&body),
         Err(body) => refusal(&body),
         Ok(place) => {
             let console = front.console.as_ref().filter(|_| front.guard.is_page(request.uri()));
