@@ -1,25 +1,21 @@
 //! What both protocols ask for, and the turn that it becomes: a new session, a turn of one, answers to its calls, or a
 //! fork where it went another way.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_service::{
     SessionError, SessionId, SessionService,
-    follow::turn::{answered, handle},
+    follow::turn::handle,
     options::ModelOptions,
     output::OutputSpec,
     service::{
-        AnswerCall, ClientTool, CreateSession, DeleteSession, MemoryScope, SessionMemory, StartTurn, TurnAccepted,
-        TurnHandle,
+        ClientTool, CreateSession, DeleteSession, MemoryScope, SessionMemory, StartTurn, TurnAccepted, TurnHandle,
     },
     session::event::TurnStarted,
 };
 
 use crate::{
-    App,
+    App, calls,
     ids::ResponseId,
     own::{Made, Own, check_metadata, fork, labels, own, own_conversation},
     passing::Passing,
@@ -75,7 +71,10 @@ impl Asked {
         if let Some(session_id) = self.conversation {
             own_conversation(app, session_id).await?;
         }
-        if let Some(session_id) = self.caller(app).await? {
+        let caller = self.caller(app).await?;
+        let goes_on = caller.or(self.conversation).or(self.previous.map(|previous| previous.session_id));
+        self.transcript.check_references(goes_on)?;
+        if let Some(session_id) = caller {
             return self.answer(app, session_id).await;
         }
         if let Some(session_id) = self.conversation {
@@ -103,41 +102,52 @@ impl Asked {
     /// The session whose calls are answered. Outputs of calls that are not known here become history.
     async fn caller(&mut self, app: &App) -> Result<Option<SessionId>, SessionError> {
         let Some((call_id, _)) = self.transcript.outputs.first() else { return Ok(None) };
-        let called = session_of(call_id).map(|(session_id, _)| session_id);
+        let called = session_of(call_id);
         if let Some(wanted) = self.previous.map(|previous| previous.session_id).or(self.conversation) {
             own(app, app.service.as_ref(), wanted).await?;
-            if called != Some(wanted) {
+            if called.is_none_or(|(session_id, _)| session_id != wanted) {
                 let message = "the outputs are not those of calls of the response or conversation that is named";
                 return Err(SessionError::invalid("input", message));
             }
             self.check_nothing_before()?;
-            return Ok(called);
+            return Ok(Some(wanted));
         }
-        if let Some(session_id) = called {
-            let service = self.service(app);
-            // A stored session finds its answers again. One that is not stored is there for the open calls alone.
-            let is_known = match own(app, service.as_ref(), session_id).await {
-                Ok(_) => self.is_stored || !service.calls(&session_id).await?.items.is_empty(),
-                Err(SessionError::NotFound(_)) => false,
-                Err(error) => return Err(error),
-            };
-            if is_known {
-                return Ok(called);
-            }
+        if let Some((session_id, call_id)) = called
+            && self.is_known(app, session_id, &call_id).await?
+        {
+            return Ok(Some(session_id));
         }
         self.transcript.forget_calls();
         Ok(None)
     }
 
+    /// Returns true if a call is one of a session here, and the request one of its turn. What comes with all that was
+    /// said before may be asked of another model, or with other instructions: then it is a new session.
+    async fn is_known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<bool, SessionError> {
+        let service = self.service(app).as_ref();
+        match own(app, service, session_id).await {
+            // A stored session finds its answers again. One that is not stored is there for the open calls alone.
+            Ok(_) if self.is_stored => {}
+            Ok(_) if service.calls(&session_id).await?.items.iter().any(|call| call.call_id == call_id) => {}
+            Ok(_) | Err(SessionError::NotFound(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        if self.transcript.history.is_empty() {
+            return Ok(true);
+        }
+        let system = instructions(service, session_id).await?;
+        let Some((started, tools)) = calls::terms(service, session_id, call_id).await? else { return Ok(true) };
+        Ok(system.is_none_or(|system| system == self.system())
+            && self.model.as_ref().is_none_or(|model| *model == started.model)
+            && self.tools == tools
+            && self.output.as_ref() == started.output.as_deref()
+            && self.has_terms(Some(&started)).is_ok())
+    }
+
     /// Answers calls: the response goes on with their turn.
     async fn answer(&mut self, app: &Arc<App>, session_id: SessionId) -> Result<Begun, SessionError> {
         let service = self.service(app).clone();
-        // Of two that answer at once, the second one sees no open call.
-        let _one_at_a_time = app.turn_of(session_id).await;
         self.fits(app, session_id).await?;
-        if let Some(previous) = self.previous {
-            self.has_terms(Unfold::read(app, service.as_ref(), previous).await?.0.terms.as_deref())?;
-        }
         let mut answers = BTreeMap::new();
         for (call_id, text) in std::mem::take(&mut self.transcript.outputs) {
             let known = session_of(&call_id).filter(|(session, _)| *session == session_id);
@@ -146,22 +156,14 @@ impl Asked {
                 return Err(SessionError::invalid("input", "the output of a call is sent twice"));
             }
         }
-        // All calls of a message wait at once, so their outputs come at once. None is open if they came before.
-        let open = service.calls(&session_id).await?.items;
-        let (open, given): (BTreeSet<_>, BTreeSet<_>) =
-            (open.iter().map(|call| &call.call_id).collect(), answers.keys().collect());
-        if open != given && !open.is_disjoint(&given) {
-            let message = "send the outputs of all calls that wait, and of no others";
-            return Err(SessionError::invalid("input", message));
+        if let Some(call_id) = answers.keys().next() {
+            let terms = calls::terms(service.as_ref(), session_id, call_id).await?;
+            self.has_terms(terms.as_ref().map(|(started, _)| started))?;
         }
-        let mut accepted = Vec::new();
-        for (call_id, text) in answers {
-            accepted.push(answered(service.as_ref(), AnswerCall::text(session_id, call_id, text)).await?);
-        }
-        let seq = accepted.iter().map(|accepted| accepted.seq).min().unwrap_or_default();
-        let last = accepted.into_iter().max_by_key(|accepted| accepted.seq);
-        let last = last.ok_or(SessionError::ItemNotFound("call"))?;
-        let passing = self.passing(app, &last);
+        // In a task, so that a client that leaves does not part the outputs of one message.
+        let taken = calls::take(app.clone(), service.clone(), session_id, answers, self.is_stored);
+        let taken = tokio::spawn(taken).await.map_err(|error| SessionError::Internal(error.to_string()))?;
+        let (seq, last, passing) = taken?;
         let unfold = Unfold::begin(app, service.as_ref(), ResponseId { session_id, seq }).await?;
         let echo = Echo::of_record(service.as_ref(), &unfold, self.is_stored).await?;
         Ok(Begun { turn: handle(service.clone(), last), service, unfold, echo, passing })
@@ -285,6 +287,8 @@ impl Asked {
         keeps("top_p", asked.top_p.is_none() || asked.top_p == options.top_p)?;
         let tokens = asked.max_output_tokens;
         keeps("max_output_tokens", tokens.is_none() || tokens == options.max_output_tokens)?;
+        keeps("stop", asked.stop.is_none() || asked.stop == options.stop)?;
+        keeps("seed", asked.seed.is_none() || asked.seed == options.seed)?;
         keeps("reasoning.effort", asked.effort.is_none() || asked.effort == options.effort)?;
         keeps("text.format", self.output.is_none() || self.output.as_ref() == output.as_deref())
     }

@@ -99,6 +99,7 @@ fn key(parts: &Parts) -> Result<Option<&str>, SessionError> {
 async fn create_conversation(app: &App, text: &str, parts: &Parts) -> Result<Response, SessionError> {
     let (transcript, metadata) = responses::decode_conversation(text)?;
     check_metadata(app, &metadata)?;
+    transcript.check_references(None)?;
     let request = CreateSession {
         system_prompt: (!transcript.system.is_empty()).then(|| transcript.system.join("\n\n")),
         history: transcript.history,

@@ -12,6 +12,7 @@
 mod routes;
 
 mod asked;
+mod calls;
 mod chat;
 mod error;
 mod handlers;

@@ -93,7 +93,9 @@ fn input_said(place: &str, input: &RawValue) -> Result<Vec<(String, Said)>, Sess
     for (path, raw) in items(place, input)? {
         let mut item = Fields::of(path.clone(), raw)?;
         let kind: Option<String> = item.take("type")?;
-        item.hints(&["id", "status"])?;
+        if kind.as_deref() != Some("item_reference") {
+            item.hints(&["id", "status"])?;
+        }
         let one = match kind.as_deref() {
             None | Some("message") => {
                 let role: String = item.need("role")?;
@@ -114,6 +116,16 @@ fn input_said(place: &str, input: &RawValue) -> Result<Vec<(String, Said)>, Sess
                 let raw = item.raw("output").ok_or_else(|| item.wrong("output", "it is missing"))?;
                 Said::Output { call_id, text: texts(&at, content(&at, raw)?)? }
             }
+            Some("item_reference") => {
+                let id: String = item.need("id")?;
+                item.finish()?;
+                // As with reasoning itself, no model is given it again.
+                if !id.starts_with("rs_") {
+                    said.push((path, Said::Reference(id)));
+                }
+                continue;
+            }
+            Some("reasoning") => continue,
             Some(other) => return Err(item.wrong("type", format!("items of the type {other:?} are not supported"))),
         };
         item.finish()?;

@@ -25,6 +25,8 @@ pub(crate) enum Said {
     Call { call_id: String, name: String, arguments: RawJson },
     /// The output of a call.
     Output { call_id: String, text: String },
+    /// The id of an item of an earlier answer.
+    Reference(String),
 }
 
 /// What a request says.
@@ -38,6 +40,8 @@ pub(crate) struct Transcript {
     pub(crate) prompt: Vec<PromptBlock>,
     /// Outputs that come last: the call and its text.
     pub(crate) outputs: Vec<(String, String)>,
+    /// Items that are named by their ids, with their places: they are in a session already.
+    references: Vec<(String, String)>,
 }
 
 impl Transcript {
@@ -47,7 +51,7 @@ impl Transcript {
         let is_tail = |said: &Said| match said {
             Said::Output { .. } => Some(false),
             Said::User(_) => Some(true),
-            Said::System(_) | Said::Text(_) | Said::Call { .. } => None,
+            Said::System(_) | Said::Text(_) | Said::Call { .. } | Said::Reference(_) => None,
         };
         let last = said.last().and_then(|(_, said)| is_tail(said));
         let Some(last) = last else {
@@ -91,6 +95,7 @@ impl Transcript {
                 self.assistant(GivenBlock::ToolCall { call_id, name, arguments });
             }
             Said::Output { call_id, text } => self.result(call_id, text),
+            Said::Reference(id) => self.references.push((place, id)),
         }
         Ok(())
     }
@@ -115,6 +120,18 @@ impl Transcript {
         for (call_id, text) in std::mem::take(&mut self.outputs) {
             self.result(call_id, text);
             self.prompt = vec![PromptBlock::text(GO_ON)];
+        }
+    }
+
+    /// Refuses items that are named by their ids, but are not in the session that goes on.
+    pub(crate) fn check_references(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
+        let of = |id: &str| id.split('_').nth(1).and_then(|session_id| session_id.parse().ok());
+        match self.references.iter().find(|(_, id)| session_id.is_none() || of(id) != session_id) {
+            None => Ok(()),
+            Some((place, _)) => Err(SessionError::invalid(
+                format!("{place}.id"),
+                "this item is not in the session that goes on: send the item itself",
+            )),
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
+mod again;
 mod own;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use axum::{Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt as _;
-use meerkat_service::{AgentBuildConfig, SessionService};
+use meerkat_service::{AgentBuildConfig, SessionService, options::EngineOptions};
 use meerkat_surface_openai::{OpenAiOptions, router};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -33,7 +34,11 @@ impl Server {
 
     /// A server where calls of what is not stored wait for this long.
     fn waiting(dir: tempfile::TempDir, call_time: std::time::Duration) -> Self {
-        let service = AgentBuildConfig::new().store(dir.path().join("data")).build().unwrap().service().clone();
+        let mut options = EngineOptions::default();
+        // Records may be dropped at once.
+        options.journal.min_record_age_ms = 0;
+        let config = AgentBuildConfig::new().options(options).store(dir.path().join("data"));
+        let service = config.build().unwrap().service().clone();
         let passing = AgentBuildConfig::new().ephemeral().build().unwrap().service().clone();
         let (models, scope_label) = (vec!["scripted".to_owned()], "project".to_owned());
         let places: meerkat_surface_openai::Places = Arc::new(|| Ok(None));
@@ -379,7 +384,12 @@ async fn what_is_not_supported_is_refused_by_its_name() {
         (of(json!({ "input": [{ "role": "user" }] })), "input[0].content"),
         (of(json!({ "input": [{ "content": "a" }] })), "input[0].role"),
         (of(json!({ "input": [{ "role": "odd", "content": "a" }] })), "input[0].role"),
-        (of(json!({ "input": [{ "type": "reasoning", "summary": [] }] })), "input[0].type"),
+        (of(json!({ "input": [{ "type": "web_search_call" }] })), "input[0].type"),
+        (of(json!({ "input": [{ "type": "reasoning", "summary": [] }] })), "input"),
+        (
+            of(json!({ "input": [{ "type": "item_reference", "id": "msg_1" }, { "role": "user", "content": "a" }] })),
+            "input[0].id",
+        ),
         (
             of(json!({ "input": [{ "role": "user", "content": [{ "type": "input_audio" }] }] })),
             "input[0].content[0].type",

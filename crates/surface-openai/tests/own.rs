@@ -178,10 +178,10 @@ async fn outputs_are_taken_all_or_none() {
         tokio::join!(server.send("POST", "/v1/responses", &one), server.send("POST", "/v1/responses", &two),);
     let statuses = [one.0, two.0];
     assert!(statuses == [200, 409] || statuses == [409, 200], "{statuses:?}");
-    let next = if one.0 == 200 { one.1 } else { two.1 };
+    let (counted, next) = if one.0 == 200 { ("one", one.1) } else { ("two", two.1) };
     // Those of an older step are not sent beside those that wait.
     let last = &next["output"][0]["call_id"];
-    let both = json!([output(first, "a"), output(last, "c")]);
+    let both = json!([output(first, counted), output(last, "c")]);
     assert_eq!(server.refused("/v1/responses", &answer(both)).await, refusal);
     let done = server
         .respond(json!({ "model": "scripted", "previous_response_id": next["id"], "input": [output(last, "c")] }))
