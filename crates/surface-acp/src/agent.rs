@@ -210,7 +210,7 @@ impl Agent {
         let workspace = (self.options.workspaces)(&request.cwd)?;
         let create = CreateSession { workspace: workspace.clone(), ..CreateSession::default() };
         let session_id = self.service.create_session(create).await?.session_id;
-        let own_model = self.options.models.first().cloned().unwrap_or_default();
+        let own_model = self.service.read(&session_id).await?.model;
         let settings = Settings { own_model, ..Settings::default() };
         let response = v1::NewSessionResponse::new(session_id.to_string())
             .config_options(settings.options(&self.options))
@@ -345,7 +345,7 @@ impl Agent {
         let turn = StartTurn {
             attended: true,
             search_path: self.options.search_path.clone(),
-            ..settings.on(StartTurn::new(session_id, prompt(request.prompt)?))
+            ..settings.on(StartTurn::new(session_id, prompt(request.prompt)?), &self.options)
         };
         let turn = self.service.begin_turn(turn).await?;
         let accepted = turn.accepted.turn;

@@ -20,7 +20,7 @@ type Value = (&'static str, &'static str, &'static str);
 
 /// Modes: what a session's calls may do. None allows more than the configuration.
 const READ: Value = ("read", "Read", "Nothing is changed: a call that may change something is refused");
-const EDIT: Value = ("edit", "Edit", "You are asked before a file is changed or a command runs");
+const EDIT: Value = ("edit", "Edit", "You are asked before a call that may change something runs");
 const FULL: Value = ("full", "Full", "You are asked only as tools.ask says");
 
 /// Values of how long a model thinks; the first is that of a session without a choice.
@@ -44,6 +44,15 @@ fn modes(options: &AcpOptions) -> &'static [Value] {
         Access::Read => &[READ],
         Access::Write if asks(options) => &[READ, EDIT],
         Access::Write => &[READ, EDIT, FULL],
+    }
+}
+
+/// What a turn in a mode is given.
+fn access(mode: &str) -> Option<TurnAccess> {
+    match mode {
+        "read" => Some(TurnAccess::Read),
+        "edit" => Some(TurnAccess::Ask),
+        _ => None,
     }
 }
 
@@ -85,15 +94,10 @@ impl Settings {
             v1::SessionConfigOption::select(MODE, "Mode", current, modes)
                 .category(v1::SessionConfigOptionCategory::Mode)
         });
-        let current = self.model.as_ref().unwrap_or(&self.own_model);
-        let more = Some(current).filter(|model| !options.models.contains(model));
-        let models: Vec<_> = options
-            .models
-            .iter()
-            .chain(more)
-            .map(|model| v1::SessionConfigSelectOption::new(model.clone(), model.clone()))
-            .collect();
         let model = (!options.models.is_empty()).then(|| {
+            let choice = |model: &str| v1::SessionConfigSelectOption::new(model.to_owned(), model.to_owned());
+            let models: Vec<_> = self.models(options).into_iter().map(choice).collect();
+            let current = self.model.as_ref().unwrap_or(&self.own_model);
             v1::SessionConfigOption::select(MODEL, "Model", current.clone(), models)
                 .category(v1::SessionConfigOptionCategory::Model)
         });
@@ -103,6 +107,17 @@ impl Settings {
             .description("How long the model thinks before it answers".to_owned())
             .category(v1::SessionConfigOptionCategory::ThoughtLevel);
         mode.into_iter().chain(model).chain([effort]).collect()
+    }
+
+    /// Models to choose from: those that are configured, the session's own, and that of the newest turn.
+    fn models<'a>(&'a self, options: &'a AcpOptions) -> Vec<&'a str> {
+        let mut models: Vec<&str> = options.models.iter().map(String::as_str).collect();
+        for model in [Some(&self.own_model), self.model.as_ref()].into_iter().flatten() {
+            if !models.contains(&model.as_str()) {
+                models.push(model);
+            }
+        }
+        models
     }
 
     /// Sets an option.
@@ -121,7 +136,7 @@ impl Settings {
         };
         match option {
             MODE => return self.set_mode("value", chosen, options),
-            MODEL if chosen == self.own_model || options.models.iter().any(|model| model == chosen) => {
+            MODEL if self.models(options).contains(&chosen) => {
                 self.model = Some(chosen.to_owned()).filter(|model| *model != self.own_model);
                 return Ok(());
             }
@@ -151,17 +166,14 @@ impl Settings {
                 format!("there is no mode {mode:?} here; `modes` lists them, as tools.access and tools.ask say");
             return Err(SessionError::invalid(field, message));
         }
-        self.access = match mode {
-            "read" => Some(TurnAccess::Read),
-            "edit" if !asks(options) => Some(TurnAccess::Ask),
-            _ => None,
-        };
+        self.access = access(mode);
         Ok(())
     }
 
-    /// The turn with what is set.
-    pub(crate) fn on(&self, turn: StartTurn) -> StartTurn {
+    /// The turn with what is set. It always names its access, because what owns the sessions may be configured otherwise.
+    pub(crate) fn on(&self, turn: StartTurn, options: &AcpOptions) -> StartTurn {
+        let access = self.mode(options).and_then(access);
         let options = ModelOptions { effort: self.effort, ..ModelOptions::default() };
-        StartTurn { options, access: self.access, model: self.model.clone(), ..turn }
+        StartTurn { options, access, model: self.model.clone(), ..turn }
     }
 }

@@ -1,6 +1,6 @@
 //! A turn, shown as it comes up to its end: its updates, and questions about its calls.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use agent_client_protocol_schema::v1;
 use meerkat_errors::ErrorCode;
@@ -89,7 +89,19 @@ impl Watcher<'_> {
             match step {
                 TurnStep::Line(line) => match updates.see(&line).await {
                     Ok((shown, record)) => {
-                        if !self.send(shown).await {
+                        let mut sending = pin!(self.send(shown));
+                        let is_sent = loop {
+                            tokio::select! {
+                                biased;
+                                () = self.cancelled.cancelled(), if !is_cancelled => {
+                                    is_cancelled = true;
+                                    permissions.cancelled();
+                                    stop(service, &accepted).await;
+                                }
+                                is_sent = &mut sending => break is_sent,
+                            }
+                        };
+                        if !is_sent {
                             return Ok(v1::StopReason::Cancelled);
                         }
                         match record.filter(|record| record.turn == Some(accepted.turn)).map(|record| record.event) {

@@ -208,7 +208,10 @@ pub(crate) async fn serve(
             _ = peer.send(&refusal) => {}
         }
     };
-    gone.cancel();
+    // At a stop the turns have ended, and what they still say is sent.
+    if !is_stopped {
+        gone.cancel();
+    }
     let patience = if is_stopped { LAST_WORDS } else { Duration::MAX };
     let (out, answered) = (peer.out.clone(), async { while requests.join_next().await.is_some() {} });
     // A client that takes nothing does not hear the end.

@@ -74,8 +74,9 @@ async fn a_mode_goes_with_the_next_turn() {
     assert_eq!(current(&client.ends("session/set_config_option", edit.clone()).await, "mode"), "edit");
     let update = client.asked("session/update").await["params"]["update"].clone();
     assert_eq!(update, json!({ "sessionUpdate": "current_mode_update", "currentModeId": "edit" }));
-    // Nothing is changed, so nothing is said.
+    // Nothing is changed, so nothing is said: behind the answer comes that of the next request.
     client.ends("session/set_config_option", edit).await;
+    client.ends("session/list", json!({})).await;
     assert_eq!(client.updates(), [] as [Value; 0]);
     let id = client.prompt(session, CHANGE).await;
     let asked = client.asked("session/request_permission").await;
@@ -83,6 +84,25 @@ async fn a_mode_goes_with_the_next_turn() {
     client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
     client.answer(id).await;
     assert!(texts(&client.updates(), "agent_message_chunk").contains("changed"));
+}
+
+/// The tool asks nothing, as at an owner with `tools.ask = "never"`: the mode of this client holds there too.
+#[tokio::test]
+async fn the_mode_that_is_shown_is_that_of_the_turn() {
+    let mut client = Client::with(&agent(), with(Access::Read, Ask::Never));
+    let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
+    client.ends("session/prompt", prompt(session.as_str().unwrap(), CHANGE)).await;
+    let said = texts(&client.updates(), "agent_message_chunk");
+    assert!(said.contains("This turn may change nothing"), "{said}");
+
+    let mut client = Client::with(&agent(), with(Access::Write, Ask::Changes));
+    let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
+    let id = client.prompt(session.as_str().unwrap(), CHANGE).await;
+    let asked = client.asked("session/request_permission").await;
+    let result = json!({ "outcome": { "outcome": "selected", "optionId": "reject" } });
+    client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
+    client.answer(id).await;
+    assert!(!texts(&client.updates(), "agent_message_chunk").contains("changed"));
 }
 
 #[tokio::test]
