@@ -828,7 +828,8 @@ class AsyncSessionOperations(AsyncCaller):
         drop_history: Also drops history outside the live context and the newest replies.
         dry_run: Only reports what would be dropped.
         keep_answered_request_ttl_ms: Milliseconds to keep a request that has its result.
-        keep_last_replies: Newest replies outside the live context to keep; only with `drop_history`.
+        keep_last_replies: Newest replies outside the live context to keep. Without `drop_history` all stay,
+            whatever this says.
         min_record_age_ms: Milliseconds that every record is kept at least.
         """
         returned: types.JournalCompactionReport = await self._call(
