@@ -210,7 +210,11 @@ impl Agent {
         let workspace = (self.options.workspaces)(&request.cwd)?;
         let create = CreateSession { workspace: workspace.clone(), ..CreateSession::default() };
         let session_id = self.service.create_session(create).await?.session_id;
-        let own_model = self.service.read(&session_id).await?.model;
+        // Sessions in memory cannot be read; theirs is the configured one.
+        let own_model = match self.service.capabilities().view().session_store {
+            true => self.service.read(&session_id).await?.model,
+            false => self.options.models.first().cloned().unwrap_or_default(),
+        };
         let settings = Settings { own_model, ..Settings::default() };
         let response = v1::NewSessionResponse::new(session_id.to_string())
             .config_options(settings.options(&self.options))

@@ -76,7 +76,8 @@ async fn a_mode_goes_with_the_next_turn() {
     assert_eq!(update, json!({ "sessionUpdate": "current_mode_update", "currentModeId": "edit" }));
     // Nothing is changed, so nothing is said: behind the answer comes that of the next request.
     client.ends("session/set_config_option", edit).await;
-    client.ends("session/list", json!({})).await;
+    let low = json!({ "sessionId": session, "configId": "effort", "value": "low" });
+    client.ends("session/set_config_option", low).await;
     assert_eq!(client.updates(), [] as [Value; 0]);
     let id = client.prompt(session, CHANGE).await;
     let asked = client.asked("session/request_permission").await;
