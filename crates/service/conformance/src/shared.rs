@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use meerkat_service::{
     Seq,
+    clock::Timestamp,
     service::{SessionQuery, SessionState, SessionSummary},
     session::event::Key,
     store::{
@@ -243,7 +244,7 @@ async fn what_is_kept_beside_the_same_bytes_is_kept_once([one, other]: [Stores; 
     // Beside a second upload, and beside a blob that is written.
     for round in 0..8 {
         let name = said(upload(&one, b"a body", 10).await, "upload")?;
-        let keep = one.blobs.keep(id(1), &name, time(10));
+        let keep = one.blobs.keep(id(1), &name, fresh(10));
         let kept = if round % 2 == 0 {
             let (kept, uploaded) = futures::join!(keep, upload(&other, b"a body", 20));
             said(uploaded, "upload")?;
@@ -257,16 +258,21 @@ async fn what_is_kept_beside_the_same_bytes_is_kept_once([one, other]: [Stores; 
         let read = said(other.blobs.read(id(1), &name, 0, 9).await, "read a blob")?;
         expect("a blob", read.as_deref(), Some(&b"a body"[..]))?;
         said(one.blobs.remove(id(1), &BTreeSet::from([name])).await, "remove a blob")?;
-        said(one.blobs.expire(id(1), time(30)).await, "expire")?;
+        said(one.blobs.expire(id(1), fresh(30)).await, "expire")?;
     }
     Ok(())
+}
+
+/// A time of an upload: in years to come, because a store that has just started deletes uploads that are a day old.
+fn fresh(n: u64) -> Timestamp {
+    time(50 * 365 * 86_400 + n)
 }
 
 /// Uploads a body to session 1.
 async fn upload(stores: &Stores, body: &[u8], at: u64) -> Result<String, StoreError> {
     let mut writer = stores.blobs.writer(id(1));
     writer.write(body).await?;
-    Ok(writer.upload(time(at)).await?.0)
+    Ok(writer.upload(fresh(at)).await?.0)
 }
 
 async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2]) -> Result<(), String> {
@@ -276,18 +282,18 @@ async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2
     expect("a blob", said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?, None)?;
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::new())?;
     // The later time counts.
-    said(one.blobs.expire(id(1), time(20)).await, "expire")?;
-    let read = said(other.blobs.read_upload(id(1), &name, time(20), 2, 9).await, "read an upload")?;
+    said(one.blobs.expire(id(1), fresh(20)).await, "expire")?;
+    let read = said(other.blobs.read_upload(id(1), &name, fresh(20), 2, 9).await, "read an upload")?;
     expect("an upload", read.as_deref(), Some(&b"body"[..]))?;
-    let read = said(other.blobs.read_upload(id(1), &name, time(21), 2, 9).await, "read an upload")?;
+    let read = said(other.blobs.read_upload(id(1), &name, fresh(21), 2, 9).await, "read an upload")?;
     expect("an upload that is too old", read, None)?;
     expect("the lengths", said(one.blobs.uploads(id(1)).await, "list uploads")?, vec![6])?;
-    let too_old = said(one.blobs.keep(id(1), &name, time(21)).await, "keep")?;
+    let too_old = said(one.blobs.keep(id(1), &name, fresh(21)).await, "keep")?;
     expect("what is too old to be kept", too_old, false)?;
-    let kept = async |stores: &Stores| said(stores.blobs.keep(id(1), &name, time(20)).await, "keep");
+    let kept = async |stores: &Stores| said(stores.blobs.keep(id(1), &name, fresh(20)).await, "keep");
     expect("what is kept", kept(&other).await?, true)?;
     expect("what is kept twice", kept(&one).await?, true)?;
-    expect("an upload", said(one.blobs.read_upload(id(1), &name, time(0), 0, 9).await, "read an upload")?, None)?;
+    expect("an upload", said(one.blobs.read_upload(id(1), &name, fresh(0), 0, 9).await, "read an upload")?, None)?;
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name.clone()]))?;
     // A blob that is uploaded, too, waits beside it.
     said(upload(&other, b"a body", 30).await, "upload")?;
@@ -298,9 +304,9 @@ async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2
     let read = said(other.blobs.read(id(1), &name, 2, 9).await, "read a blob")?;
     expect("a blob", read.as_deref(), Some(&b"body"[..]))?;
     let late = said(upload(&one, b"late", 40).await, "upload")?;
-    said(other.blobs.expire(id(1), time(41)).await, "expire")?;
-    expect("an old upload", said(one.blobs.read_upload(id(1), &late, time(0), 0, 9).await, "read an upload")?, None)?;
-    expect("an old upload", said(one.blobs.keep(id(1), &late, time(0)).await, "keep")?, false)?;
+    said(other.blobs.expire(id(1), fresh(41)).await, "expire")?;
+    expect("an old upload", said(one.blobs.read_upload(id(1), &late, fresh(0), 0, 9).await, "read an upload")?, None)?;
+    expect("an old upload", said(one.blobs.keep(id(1), &late, fresh(0)).await, "keep")?, false)?;
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name]))
 }
 
@@ -320,7 +326,7 @@ async fn uploads_of_a_session_are_bounded([one, other]: [Stores; 2]) -> Result<(
     expect("one upload too many", refused, full.clone())?;
     // One that is there already is none more, and one that is kept makes room.
     said(upload(&other, &body(1), 10).await, "the same upload")?;
-    expect("what is kept", said(one.blobs.keep(id(1), &taken, time(0)).await, "keep")?, true)?;
+    expect("what is kept", said(one.blobs.keep(id(1), &taken, fresh(0)).await, "keep")?, true)?;
     said(upload(&one, &body(300), 10).await, "upload")?;
     expect("one upload too many", upload(&one, &body(400), 10).await, full)
 }
