@@ -17,6 +17,7 @@ mod log;
 mod node;
 
 mod store;
+mod tasks;
 
 mod copies;
 mod events;
@@ -156,8 +157,9 @@ async fn parts(options: PostgresOptions) -> Result<Arc<Store>, SessionError> {
     let id = prepare(&db).await.map_err(|refusal| refusal.error(&name))?;
     let lease = Duration::from_millis(options.lease_ms);
     let node = Node::begin(&db, options.node, lease).await;
-    let node = node.map_err(|trouble| Refusal::from(trouble).error(&name))?;
-    Ok(Store::begin([db, renewals], node, id, options.connections))
+    let store = Store::new([db, renewals], node, id, options.connections);
+    tasks::begin(&store, options.connections);
+    Ok(store)
 }
 
 /// Prepares connections by the options; none is made yet.

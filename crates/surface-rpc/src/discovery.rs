@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     error::Failure,
-    methods::{EVENT, Method, methods},
+    table::{EVENT, Method, methods},
     wire::{ListSubscribe, Subscribe, Unsubscribe, by_name},
 };
 

@@ -23,7 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     RpcOptions,
     error::{Failure, too_many_bytes},
-    methods::{Method, find},
+    table::{Method, find},
     wire,
 };
 

@@ -1,13 +1,14 @@
 //! meerkat over JSON-RPC 2.0: HTTP and WebSocket by [`service()`], newline-delimited stdio by [`RpcService::serve_stdio`].
 //!
-//! jsonrpsee speaks the protocol. In reading order: `methods` fills its module from the table of operations, `handlers`
+//! jsonrpsee speaks the protocol. In reading order: `table` has the methods, `module` fills its module from them, `handlers`
 //! performs requests, `stream` has the subscriptions, `http` puts jsonrpsee's server behind checks of ours, `stdio` hands
 //! lines to its module, `wire` has the shapes of parameters, `discovery` the answer of `rpc.discover`, [`owner`] the
 //! socket of a data directory's owner.
 //!
 //! Nothing here decides about a session, a capability or a build.
 
-mod methods;
+mod module;
+mod table;
 
 mod error;
 mod wire;
@@ -45,7 +46,7 @@ use crate::{handlers::Rpc, http::Transports};
 
 pub use discovery::document;
 pub use http::OVERSIZE_READ;
-pub use methods::{Method, methods};
+pub use table::{Method, methods};
 
 /// Longest wait for subscriptions to say why they end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -93,7 +94,7 @@ impl RpcOptions {
 #[must_use]
 pub fn service(service: Arc<dyn SessionService>, options: RpcOptions) -> RpcService {
     let rpc = Arc::new(Rpc::new(service, options));
-    let methods = methods::module(&rpc);
+    let methods = module::module(&rpc);
     let transports = Transports::new(&methods, &rpc.options);
     let (stopped, stop) = stop_channel();
     let inner = Inner { rpc, methods, transports, stopped, stop, websockets: TaskTracker::new() };

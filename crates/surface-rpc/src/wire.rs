@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{error::Failure, methods::EVENT};
+use crate::{error::Failure, table::EVENT};
 
 /// The parameters of an operation, which must be named.
 pub(crate) fn by_name(params: &str) -> Result<&str, SessionError> {

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use super::owner_lock::{LockedPath, OwnerLock};
+use super::owner_lock::{Displaced, LockedPath, NOFOLLOW, OwnerLock};
 use meerkat_words::store::StoreError;
 
 /// Data directory. A name is durable once its folder is synced; a rename is atomic.
@@ -162,18 +162,6 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     is(Errno::MFILE) || is(Errno::NFILE)
 }
 
-/// Reason that nothing more may be written: someone else has changed the directory under a running store.
-#[derive(Debug)]
-pub(super) struct Displaced(pub(super) &'static str);
-
-impl std::fmt::Display for Displaced {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Displaced {}
-
 /// Returns true if someone else has changed the directory, so that nothing more may be written.
 pub(super) fn is_displaced(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Displaced>())
@@ -208,9 +196,6 @@ impl RealDisk {
 fn check(lock: Option<&LockedPath>) -> io::Result<()> {
     lock.map_or(Ok(()), LockedPath::check)
 }
-
-/// Flag that refuses a symlink as the last part of a path.
-pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {

@@ -5,11 +5,13 @@
 
 use std::{
     collections::BTreeSet,
+    fs::DirBuilder,
     io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
-use super::disk::{Disk, ensure_dir, if_there, is_missing, is_unreadable, write_new};
+use super::disk::{Disk, RealDisk, ensure_dir, if_there, is_missing, is_unreadable, write_new};
 use meerkat_words::{
     SessionError,
     clock::{Clock as _, IdSource as _, RandomIds, SystemClock},
@@ -158,6 +160,34 @@ pub fn is_store(disk: &dyn Disk) -> Result<bool, SessionError> {
 fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(Path::new(name), false)?;
     super::disk::read_range(file.as_ref(), 0, 256)
+}
+
+/// Checks that not everybody may write to `dir`.
+///
+/// # Errors
+/// `STORE_NOT_WRITABLE`.
+pub fn check_private(dir: &Path) -> Result<(), SessionError> {
+    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
+    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
+    match found.mode() & 0o002 {
+        0 => Ok(()),
+        _ => Err(refuse("everybody may write it; `chmod o-w` or `meerkat doctor --repair` ends that".to_owned())),
+    }
+}
+
+/// Makes `dir` if it is missing, and checks that it belongs to this user and is a store of this format or none yet.
+///
+/// # Errors
+/// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; then nothing was changed.
+pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
+    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| refuse(error.to_string()))?;
+    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refuse("it belongs to another user".to_owned()));
+    }
+    is_store(&RealDisk::new(dir.to_owned()))?;
+    Ok(())
 }
 
 /// Reads the store's id; `None` if it has none yet.

@@ -50,13 +50,13 @@ pub use frame::Entry;
 pub use health::{FREE_FILES_MIN, Health};
 pub use import::Import;
 pub use layout::{
-    bytes_of, exists, is_store, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir, sessions_on,
-    store_id,
+    bytes_of, check_directory, check_private, exists, is_store, journal_bytes_of, known_store_id, log_unlisted, seal,
+    session_dir, sessions_on, store_id,
 };
 pub use log::Log;
 pub use marks::{Found as FoundMarks, Marks, write_marks};
 pub use opening::{Prepared, look, prepare};
-pub use owner_lock::{OwnerLock, check_directory, check_private};
+pub use owner_lock::OwnerLock;
 pub use pass::pass;
 pub use prune::{Drops, Rewritten, candidates, parts, replace, rewrite};
 pub use read::page;

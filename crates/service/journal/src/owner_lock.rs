@@ -1,18 +1,17 @@
 //! Lock that gives a data directory one owner; the system releases it however the owner ends.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use super::{
-    disk::{Displaced, RealDisk},
-    layout::is_store,
-};
 use meerkat_words::SessionError;
+
+/// Flag that refuses a symlink as the last part of a path.
+pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Locked file, which names its holder.
 const LOCK: &str = "lock";
@@ -22,6 +21,18 @@ pub struct OwnerLock {
     file: File,
     path: Arc<LockedPath>,
 }
+
+/// Reason that nothing more may be written: someone else has changed the directory under a running store.
+#[derive(Debug)]
+pub(super) struct Displaced(pub(super) &'static str);
+
+impl std::fmt::Display for Displaced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Displaced {}
 
 /// Path of a lock, and the file that is locked: as long as both belong together, nobody else can own the directory.
 pub(super) struct LockedPath {
@@ -55,34 +66,6 @@ impl Drop for OwnerLock {
     }
 }
 
-/// Checks that not everybody may write to `dir`.
-///
-/// # Errors
-/// `STORE_NOT_WRITABLE`.
-pub fn check_private(dir: &Path) -> Result<(), SessionError> {
-    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
-    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
-    match found.mode() & 0o002 {
-        0 => Ok(()),
-        _ => Err(refuse("everybody may write it; `chmod o-w` or `meerkat doctor --repair` ends that".to_owned())),
-    }
-}
-
-/// Makes `dir` if it is missing, and checks that it belongs to this user and is a store of this format or none yet.
-///
-/// # Errors
-/// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; then nothing was changed.
-pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
-    let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| refuse(error.to_string()))?;
-    let found = dir.metadata().map_err(|error| refuse(error.to_string()))?;
-    if found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refuse("it belongs to another user".to_owned()));
-    }
-    is_store(&RealDisk::new(dir.to_owned()))?;
-    Ok(())
-}
-
 impl OwnerLock {
     /// Takes the lock of `dir` for a program of this `build`.
     ///
@@ -96,7 +79,7 @@ impl OwnerLock {
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(super::disk::NOFOLLOW);
+        options.custom_flags(NOFOLLOW);
         let mut file = options.open(&path).map_err(refuse)?;
         match file.try_lock() {
             Ok(()) => {}

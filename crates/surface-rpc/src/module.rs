@@ -1,8 +1,15 @@
-//! The methods: the operations of the service, and what JSON-RPC itself needs. [`module`] fills jsonrpsee's module from
-//! them.
+//! jsonrpsee's module, filled from the table.
 
 use std::sync::Arc;
 
+use crate::{
+    discovery,
+    error::Failure,
+    handlers::Rpc,
+    stream,
+    table::{EVENT, Method, UNSUBSCRIBE, methods},
+    wire,
+};
 use jsonrpsee::{
     RpcModule,
     server::{
@@ -11,50 +18,6 @@ use jsonrpsee::{
     },
     types::{Extensions, Id, Params},
 };
-use meerkat_service::Operation;
-
-use crate::{discovery, error::Failure, handlers::Rpc, stream, wire};
-
-/// Meaning of a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Performs an operation of the service.
-    Operation(Operation),
-    /// Follows a session's events, by notifications of `session/event`.
-    Subscribe,
-    /// Follows the list of sessions, by the same notifications.
-    ListSubscribe,
-    /// Ends a subscription.
-    Unsubscribe,
-    /// Answers with the document that describes all methods.
-    Discover,
-}
-
-const SUBSCRIBE: &str = "session/subscribe";
-const LIST_SUBSCRIBE: &str = "session/list_subscribe";
-const UNSUBSCRIBE: &str = "session/unsubscribe";
-const DISCOVER: &str = "rpc.discover";
-
-/// Methods that are no operation.
-const OTHERS: [(&str, Method); 4] = [
-    (SUBSCRIBE, Method::Subscribe),
-    (LIST_SUBSCRIBE, Method::ListSubscribe),
-    (UNSUBSCRIBE, Method::Unsubscribe),
-    (DISCOVER, Method::Discover),
-];
-
-/// Every method with its name. An operation's is its public name.
-pub fn methods() -> impl Iterator<Item = (&'static str, Method)> {
-    Operation::ALL.iter().map(|&operation| (operation.public_name(), Method::Operation(operation))).chain(OTHERS)
-}
-
-/// The method of the notifications that a subscription sends.
-pub(crate) const EVENT: &str = "session/event";
-
-/// The meaning of the method of this name.
-pub(crate) fn find(name: &str) -> Option<Method> {
-    methods().find(|(known, _)| *known == name).map(|(_, method)| method)
-}
 
 /// Makes the module.
 #[expect(clippy::expect_used, reason = "the table is the same in every process, and a test makes the module")]
