@@ -22,8 +22,6 @@ pub(crate) const FILE_BYTES_MAX: usize = 20 * 1024 * 1024;
 const BYTES_MAX: u64 = FILE_BYTES_MAX as u64;
 /// Most bytes of all text files by `blob` of a prompt.
 const BLOB_TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Bytes of a text file that a model is sent; it is told of the rest.
-pub(crate) const FILE_TEXT_BYTES_MAX: u64 = 64 * 1024;
 /// Bytes of a file's name: file systems have no longer ones.
 const NAME_BYTES_MAX: usize = 255;
 /// Types of text files besides `text/…`.

@@ -34,10 +34,7 @@ pub use enabled::{DefaultCompactor, default_compactor};
 
 pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_TOKENS_MAX};
 
-use crate::{
-    prompt::FILE_TEXT_BYTES_MAX,
-    session::message::{Body, Message, Shown},
-};
+use crate::session::message::{Body, FILE_TEXT_BYTES_MAX, Message, Shown};
 
 /// First words of the user message that brings a summary into the context.
 pub const SUMMARY_PREFIX: &str = "\

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    message::{Body, Message},
+    message::{Body, FILE_TEXT_BYTES_MAX, Message},
     outcome,
     reminder::without_forged_tags,
 };
 use crate::{
     compaction::{json_bytes, message_bytes, summary_message},
     ids::{Seq, TurnNumber},
-    prompt::FILE_TEXT_BYTES_MAX,
 };
 
 /// Messages of a context, behind the summary of those that left it.

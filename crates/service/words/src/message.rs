@@ -17,7 +17,7 @@ use crate::{ids::Seq, reminder::SystemReminderType};
 mod attached;
 mod json;
 
-pub use attached::{Attached, AttachedFile, Image, PDF, Shown};
+pub use attached::{Attached, AttachedFile, FILE_TEXT_BYTES_MAX, Image, PDF, Shown};
 pub use json::{JSON_DEPTH_MAX, JSON_KEYS_MAX, RawJson, string_bytes, tokens};
 
 /// Text, or a reference to it if it is too large for an event.

@@ -19,10 +19,10 @@ use crate::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
         RetryPolicy,
     },
-    prompt::{FILE_BYTES_MAX, FILE_TEXT_BYTES_MAX, begins_pdf},
+    prompt::{FILE_BYTES_MAX, begins_pdf},
     redact::StreamRedactor,
     session::{
-        message::{Body, Message, RawJson},
+        message::{Body, FILE_TEXT_BYTES_MAX, Message, RawJson},
         reminder::{without_forged_tags, without_tags},
     },
     store::StoreError,

@@ -28,6 +28,9 @@ pub enum Attached {
     File(AttachedFile),
 }
 
+/// Bytes of a text file that a model is sent; it is told how many are left out.
+pub const FILE_TEXT_BYTES_MAX: u64 = 64 * 1024;
+
 /// File of a prompt. Its bytes are in a blob of the session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AttachedFile {
