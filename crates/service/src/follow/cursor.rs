@@ -9,12 +9,13 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream::BoxStream};
 use tokio::sync::watch;
 
+use meerkat_words::requests::ReadEvents;
+
 use super::live::{FollowedLine, LiveCursor, LiveHub, READ_AHEAD_BYTES, Room};
 use crate::{
     SessionError,
     clock::Clock,
     ids::{Seq, SessionId},
-    service::ReadEvents,
     session::event::{LiveEvent, Pruned, PrunedReason, SessionDeleted},
     store::{EventStore, Frame, FramePage, ReadLimit, StoreError},
     wire::encode_live,

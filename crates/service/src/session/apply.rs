@@ -19,7 +19,7 @@ use super::{
     human::heading_of,
     message::{Body, Message, ToolResult},
     reminder::{Pin, Reminder, remove_system_reminders_by_type},
-    state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
+    state::{ApplyError, Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd},
 };
 use crate::{
@@ -32,16 +32,6 @@ use crate::{
 
 /// Steps that the loop guard compares: three rounds of a cycle of four, with room for a stricter option.
 const SIGNATURES_KEPT: usize = 64;
-
-/// Refusal of a record that cannot follow.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("record {seq} does not follow: {why}")]
-pub struct ApplyError {
-    /// The record.
-    pub seq: Seq,
-    /// Reason.
-    pub why: &'static str,
-}
 
 impl SessionFields {
     /// The session of a first record.

@@ -27,7 +27,6 @@ pub(crate) mod tests;
 
 pub use meerkat_words::message;
 
-pub use apply::ApplyError;
 pub use context::{Context, ContextEntry, Summary};
 pub use event::{CompactionAttempt, CompactionCounters};
 pub use fork::ForkPoint;
@@ -35,7 +34,7 @@ pub use history::HistoryFold;
 pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};
 pub use state::KEY_KEPT_MS;
 pub(crate) use state::RULES_MAX;
-pub use state::{Decided, KeyUse, Session, SessionFields};
+pub use state::{ApplyError, Decided, KeyUse, Session, SessionFields};
 pub(crate) use turn::TurnFold;
 pub use turn::{
     Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, Requested, SteeredText, TurnEnd,

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::SessionState;
 
 use super::{
-    ApplyError,
     context::Context,
     event::{CompactionCounters, Decision, Key, MemoryScope, Record, Scope, SessionMemory},
     message::{Body, Message, RawJson},
@@ -71,6 +70,16 @@ pub(super) struct OpenCompaction {
     pub(super) turn: Option<TurnNumber>,
     /// The `compaction_completed` that its `context_rebuilt` names.
     pub(super) completes_at: Option<Seq>,
+}
+
+/// Refusal of a record that cannot follow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {seq} does not follow: {why}")]
+pub struct ApplyError {
+    /// The record.
+    pub seq: Seq,
+    /// Reason.
+    pub why: &'static str,
 }
 
 /// A session as its records make it.
