@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Ports,
+    bill::Bill,
     command::{Command, Reply, TurnWaiter},
-    compact::Bill,
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome, allowed},
     registry::{MAILBOX_MAX, Passage, Registry},

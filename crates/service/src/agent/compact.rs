@@ -15,6 +15,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::{
     actor::{Actor, Summary},
+    bill::Bill,
     decide::internal,
     perform::{Effect, ModelEffect, Outcome, call_model},
     render::{Rendered, Said, fits, render_summary, request_bytes, step_end, unreadable, window_tokens},
@@ -42,26 +43,6 @@ use crate::{
 
 /// Calls that a summary may take at most.
 const ROUNDS_MAX: u32 = 8;
-
-/// What the model calls for a summary used.
-pub(super) struct Bill {
-    usage: Usage,
-    /// `None` if the price of one is unknown.
-    cost: Option<Cost>,
-}
-
-impl Default for Bill {
-    fn default() -> Self {
-        Self { usage: Usage::default(), cost: Some(Cost::default()) }
-    }
-}
-
-impl Bill {
-    fn add(&mut self, usage: Usage, cost: Option<Cost>) {
-        self.usage.add(usage);
-        self.cost = Cost::sum(self.cost, cost);
-    }
-}
 
 /// A summary that a model wrote.
 struct Written {

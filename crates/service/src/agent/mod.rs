@@ -17,6 +17,7 @@ mod accept;
 mod act;
 mod approvals;
 mod attach;
+mod bill;
 mod calls;
 mod compact;
 mod compactions;
