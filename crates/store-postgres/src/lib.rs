@@ -157,6 +157,7 @@ async fn parts(options: PostgresOptions) -> Result<Arc<Store>, SessionError> {
     let id = prepare(&db).await.map_err(|refusal| refusal.error(&name))?;
     let lease = Duration::from_millis(options.lease_ms);
     let node = Node::begin(&db, options.node, lease).await;
+    let node = node.map_err(|trouble| Refusal::from(trouble).error(&name))?;
     let store = Store::new([db, renewals], node, id, options.connections);
     tasks::begin(&store, options.connections);
     Ok(store)
