@@ -56,12 +56,17 @@ pub(crate) struct Named {
     pub(crate) files: Vec<PathBuf>,
     /// Paths after an `@` that name no file.
     pub(crate) missing: Vec<String>,
+    /// Files that are not shown, because the text has several lines and they are elsewhere.
+    pub(crate) elsewhere: Vec<PathBuf>,
 }
 
 /// Finds the files that a line names by `@` before a path. A line of nothing but whole paths names them, too: so a
 /// terminal pastes files that are dropped on it. All other paths are words, for a text may have been copied from anywhere.
-pub(crate) fn named(line: &str, home: Option<&Path>) -> Named {
+/// So a text of several lines names files of the folder `here` alone.
+pub(crate) fn named(line: &str, home: Option<&Path>, here: &Path) -> Named {
     let words = words(line);
+    let is_here = |path: &Path| here.canonicalize().and_then(|here| Ok(path.canonicalize()?.starts_with(here)));
+    let is_copied = line.trim().contains('\n');
     let are_dropped = words.iter().all(is_whole_path);
     let mut named = Named::default();
     for Word { is_marked, is_quoted, text } in words {
@@ -70,6 +75,7 @@ pub(crate) fn named(line: &str, home: Option<&Path>) -> Named {
             false => are_dropped.then(|| PathBuf::from(&text)),
         };
         match found {
+            Some(path) if is_copied && !is_here(&path).unwrap_or(false) => named.elsewhere.push(path),
             Some(path) if !named.files.contains(&path) => named.files.push(path),
             None if is_marked && is_quoted => named.missing.push(text),
             None if is_marked && text.trim_end_matches(ENDS).contains(['/', '.']) => {
@@ -225,15 +231,36 @@ mod tests {
             (format!("in{shown}"), vec![]),
             (String::new(), vec![]),
         ] {
-            assert_eq!(named(&line, Some(folder.path())).files.iter().collect::<Vec<_>>(), expected, "{line}");
+            let named = named(&line, Some(folder.path()), Path::new("/none"));
+            assert_eq!(named.files.iter().collect::<Vec<_>>(), expected, "{line}");
+            assert_eq!(named.elsewhere, Vec::<PathBuf>::new(), "{line}");
         }
-        let missing = |line: &str| named(line, None).missing;
+        let missing = |line: &str| named(line, None, Path::new("/none")).missing;
         assert_eq!(
             missing(&format!("@{shown}.jpg, @\"none\" @b.txt? @~/a.png")),
             [&format!("{shown}.jpg"), "none", "b.txt", "~/a.png"]
         );
         assert_eq!(missing("@say hello. @ me@example.org @ann: /etc/none"), Vec::<String>::new());
         assert_eq!(missing(&format!("@{}", folder.path().display())).len(), 1);
+    }
+
+    #[test]
+    fn a_text_of_several_lines_names_files_of_its_folder_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        for folder in [&here, &there] {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::write(folder.join("a"), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(there.join("a"), here.join("link")).unwrap();
+        let [inside, outside, link] = [here.join("a"), there.join("a"), here.join("link")];
+        let of = |text: &str| named(text, Some(folder.path()), &here);
+        let log = format!("Traceback\n  @{} @{} @{} @~/there/a", inside.display(), outside.display(), link.display());
+        let found = of(&log);
+        assert_eq!((found.files, found.elsewhere.len()), (vec![inside], 3));
+        let dropped = format!("{}\n{}", outside.display(), outside.display());
+        assert_eq!(of(&dropped).files, Vec::<PathBuf>::new());
+        assert_eq!(of(&format!("@{}\n", outside.display())).files, [outside]);
     }
 
     #[test]
@@ -257,7 +284,8 @@ mod tests {
         }
         // What was completed names the file.
         let line = format!("See {}", of("@~/note\\ ")[0]);
-        assert_eq!(named(&line, Some(folder.path())).files, [folder.path().join("note one.txt")]);
+        let here = Path::new("/none");
+        assert_eq!(named(&line, Some(folder.path()), here).files, [folder.path().join("note one.txt")]);
     }
 
     #[test]

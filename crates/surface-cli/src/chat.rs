@@ -343,12 +343,17 @@ impl<'a> Chat<'a> {
     /// Begins the turn of a prompt.
     async fn begin_prompt(&mut self, line: u64, text: String) -> Result<(), CliError> {
         // A line from a pipe may be anyone's, and shows no file.
-        let named = if self.attended() { attach::named(&text, self.app.home()) } else { Named::default() };
+        let shows = || attach::named(&text, self.app.home(), &self.app.dir);
+        let named = if self.attended() { shows() } else { Named::default() };
         if named.files.is_empty() && attach::begins_with_file(&text) && self.attended() {
             self.app.out.note("The file is not shown: write @ before its path.");
         }
         for path in &named.missing {
             self.app.out.note(&format!("There is no file {path}; the model is shown none."));
+        }
+        for path in &named.elsewhere {
+            let path = path.display();
+            self.app.out.note(&format!("{path} is in another folder, so a text of several lines does not show it."));
         }
         let prompt = match attach::attached(&named.files, text) {
             Ok(prompt) => prompt,

@@ -18,6 +18,8 @@ mod places;
 
 use std::{
     ffi::OsString,
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -211,23 +213,41 @@ impl Config {
     /// Returns the pool of the configured servers; it starts none.
     pub(crate) fn servers(&self, env: &Environment, out: &Output) -> Result<Arc<Servers>, CliError> {
         let (out, mut servers) = (out.clone(), self.values.servers.clone());
-        if let Some(Project { files, parsed: Some(parsed), .. }) = &self.project {
-            for name in parsed.servers.keys() {
-                if let Some(server) = servers.get_mut(name) {
-                    // A relative path is the project's, wherever in it the command is started.
-                    server.folder = Some(files.root().to_owned());
+        let projects = match &self.project {
+            Some(Project { files, parsed: Some(parsed), .. }) => Some((files.root(), &parsed.servers)),
+            _ => None,
+        };
+        let empty = env.state().map(|folder| folder.join("meerkat/empty"));
+        for (name, server) in servers.iter_mut().filter(|(_, server)| server.command.is_some()) {
+            let folder = server.folder.take();
+            server.folder = match projects.filter(|(_, its)| its.contains_key(name)) {
+                // A relative path is the project's, wherever in it the command is started.
+                Some((root, _)) => Some(folder.map_or_else(|| root.to_owned(), |folder| root.join(folder))),
+                // Many programs take commands from files of the folder that they start in, and a project has such files.
+                None => {
+                    let usual = || empty.clone().filter(|it| is_made(it)).unwrap_or_else(|| "/".into());
+                    Some(folder.map_or_else(usual, |folder| env.dir.join(folder)))
                 }
-            }
+            };
         }
         let options = ServersOptions {
             servers,
             cache_dir: env.state().map(|folder| folder.join("meerkat/servers")),
             logins_dir: user_folder(env).map(|folder| folder.join("meerkat/logins")),
+            workspaces: self.workspaces(env),
             environment: text_variables(env).collect(),
             tell: Arc::new(move |line| out.note(line)),
             ..ServersOptions::default()
         };
         servers::servers(options).map_err(|error| self.with_origin(&error))
+    }
+
+    /// Lists the folders that models may change by this configuration: this one, if it may be a workspace, and those of
+    /// `tools.folders`.
+    fn workspaces(&self, env: &Environment) -> Vec<PathBuf> {
+        let kept = self.kept(env);
+        let folders = [&env.dir].into_iter().chain(self.values.tools.folders.values());
+        folders.filter_map(|folder| kept.check(folder).ok()).collect()
     }
 
     /// Returns the options of the tools that work in a folder.
@@ -516,6 +536,11 @@ fn section(key: &str) -> &str {
 /// Returns true if the value comes from this command alone: files belong to the owner.
 fn is_from_command(origin: &str) -> bool {
     ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|kind| origin.starts_with(kind))
+}
+
+/// Makes a folder for this user alone, if it is missing; returns false if it cannot be made.
+fn is_made(folder: &Path) -> bool {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).is_ok()
 }
 
 /// Lists the variables that are text.

@@ -34,6 +34,8 @@ const VECTORS_PER_HIT: usize = 4;
 pub(super) struct Filter {
     /// By ordinal; all sessions if `None`.
     sessions: Option<Vec<bool>>,
+    /// True if all other sessions are another user's.
+    parts_users: bool,
     role: Option<u32>,
     since_ms: i64,
     until_ms: i64,
@@ -62,15 +64,24 @@ impl Filter {
         });
         Some(Self {
             sessions,
+            parts_users: request.within.is_some(),
             role,
             since_ms: request.since.map_or(i64::MIN, Timestamp::as_millis),
             until_ms: request.until.map_or(i64::MAX, Timestamp::as_millis),
         })
     }
 
+    /// Returns true if the words of a text count. Those of other users change no answer, not even its order.
+    pub(super) fn counts(&self, doc: &Doc) -> bool {
+        !self.parts_users || self.is_of_session(doc)
+    }
+
+    fn is_of_session(&self, doc: &Doc) -> bool {
+        self.sessions.as_ref().is_none_or(|sessions| sessions.get(doc.session as usize) == Some(&true))
+    }
+
     fn passes(&self, doc: &Doc) -> bool {
-        let is_of_session = |sessions: &Vec<bool>| sessions.get(doc.session as usize) == Some(&true);
-        self.sessions.as_ref().is_none_or(is_of_session)
+        self.is_of_session(doc)
             && self.role.is_none_or(|role| role == doc.role)
             && (self.since_ms..=self.until_ms).contains(&doc.time_ms)
     }
@@ -143,7 +154,7 @@ fn best(
     let columns = &open.columns;
     let Some(filter) = Filter::of(columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
-    let scores = lexical::score(open, terms)?;
+    let scores = lexical::score(open, terms, |doc| filter.counts(doc))?;
     let rank = |vector: Option<&[f32]>, least: f32, weights: Weights| {
         let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
         let mut found = candidates(columns, &filter, &scores, &cosines);

@@ -9,6 +9,7 @@ use super::{
     file::Trouble,
     opened::Opened,
     postings::{Found, Posting},
+    tables::Doc,
     text::{self, Terms},
     tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, LENGTH, SATURATION, TEXTS_MIN},
     vocabulary,
@@ -66,9 +67,14 @@ impl Window {
     }
 }
 
-/// Scores the texts by a query's words.
+/// Scores the texts that count by a query's words.
 #[expect(clippy::cast_precision_loss, reason = "scores need no more")]
-pub(super) fn score(open: &Opened, query: &Terms) -> Result<Scores, Trouble> {
+pub(super) fn score(open: &Opened, query: &Terms, counts: impl Fn(&Doc) -> bool) -> Result<Scores, Trouble> {
+    let postings = |term: &Term| {
+        let mut postings = term.postings(open);
+        postings.retain(|posting| open.columns.doc(posting.doc).is_some_and(&counts));
+        postings
+    };
     let mut looked_up = Vec::new();
     for term in distinct(&query.words) {
         looked_up.push(Term::look_up(open, term)?);
@@ -76,8 +82,8 @@ pub(super) fn score(open: &Opened, query: &Terms) -> Result<Scores, Trouble> {
     let (found, mut missing): (Vec<Term>, Vec<Term>) = looked_up.into_iter().partition(|term| term.count > 0);
     let mut scores = Scores::default();
     for term in rarest(found) {
-        // Of a word in removed texts alone no posting is left.
-        if !scores.add(&open.columns, &term, &term.postings(open), 1.0, false) {
+        // Of a word in removed texts alone, or in those of others, no posting is left.
+        if !scores.add(&open.columns, &term, &postings(&term), 1.0, false) {
             missing.push(term);
         }
     }
@@ -91,7 +97,7 @@ pub(super) fn score(open: &Opened, query: &Terms) -> Result<Scores, Trouble> {
         let mut left = ALIKE_MAX;
         for (alike, likeness) in vocabulary::alike(&transaction, &spelt.word)? {
             let term = Term::look_up(open, alike)?;
-            left -= usize::from(scores.add(&open.columns, &term, &term.postings(open), likeness, true));
+            left -= usize::from(scores.add(&open.columns, &term, &postings(&term), likeness, true));
             if left == 0 {
                 break;
             }

@@ -403,8 +403,11 @@ pub(crate) enum ServersCommand {
         /// Set a variable for the program; write a secret as `${VAR}` to keep it out of the file
         #[arg(long, value_name = "NAME=VALUE", value_parser = flags::variable)]
         env: Vec<(String, String)>,
+        /// The folder that the program starts in; without it an empty one, as a project may hold code that the program runs
+        #[arg(long, value_name = "PATH")]
+        folder: Option<PathBuf>,
         /// The address of a server that speaks streamable HTTP, instead of a command
-        #[arg(long, conflicts_with_all = ["command", "env"])]
+        #[arg(long, conflicts_with_all = ["command", "env", "folder"])]
         url: Option<String>,
         /// The program and its arguments
         #[arg(last = true, required_unless_present = "url")]

@@ -135,12 +135,13 @@ pub(crate) fn change(
     args: &ServersArgs,
 ) -> Option<Result<u8, CliError>> {
     match args.command.as_ref()? {
-        ServersCommand::Add { name, env: variables, url, command } => {
+        ServersCommand::Add { name, env: variables, folder, url, command } => {
             let mut words = command.iter().cloned();
             let server = ServerConfig {
                 command: words.next(),
                 args: words.collect(),
                 env: variables.iter().cloned().collect(),
+                folder: folder.clone(),
                 url: url.clone(),
                 ..ServerConfig::default()
             };

@@ -52,6 +52,9 @@ fn fill(table: &mut dyn TableLike, server: &ServerConfig) {
         let env: InlineTable = server.env.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         table.insert("env", value(env));
     }
+    if let Some(folder) = &server.folder {
+        table.insert("folder", value(folder.display().to_string()));
+    }
     if let Some(url) = &server.url {
         table.insert("url", value(url));
     }

@@ -1,6 +1,7 @@
 //! Servers of the user's own configuration.
 
 use std::{
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -19,6 +20,7 @@ use crate::{
 pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("the_first_run_after_a_server_was_added_calls_its_tool", added),
     ("what_cannot_be_added_changes_nothing", refused),
+    ("a_users_server_starts_and_is_found_outside_of_the_project", of_the_user),
     ("after_a_kill_no_turn_begins_beside_a_call_that_goes_on", killed),
     ("after_a_kill_no_turn_begins_beside_a_server_that_is_configured_no_longer", killed_and_removed),
     ("of_many_tools_those_that_a_search_found_are_offered", searched),
@@ -123,4 +125,40 @@ fn killed_during_a_call(home: &Home) -> PathBuf {
     owner.kill().unwrap();
     owner.wait().unwrap();
     notes
+}
+
+/// Programs take commands from the folder that they start in, and a project's files are not the user's.
+fn of_the_user() {
+    let home = Home::new();
+    let where_it_is =
+        |name: &str| format!("#!/bin/sh\npwd > '{}'\n{}", home.at("noted").join(name).display(), home.script());
+    for (folder, name) in [("project/.venv/bin", "theirs"), ("bin", "own")] {
+        std::fs::create_dir_all(home.at(folder)).unwrap();
+        home.put(&format!("{folder}/tool"), &where_it_is(name));
+        std::fs::set_permissions(home.at(&format!("{folder}/tool")), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = |folders: &[&str]| {
+        let own = folders.iter().map(|folder| home.at(folder)).chain(["/usr/bin".into(), "/bin".into()]);
+        std::env::join_paths(own).unwrap()
+    };
+    let call =
+        |path: std::ffi::OsString| ran(home.command(&["run", "--allow", "mcp__t__count", CALL]).env("PATH", path)).err;
+    let file = ".config/meerkat/meerkat.toml";
+    home.put(file, "[servers.t]\ncommand = \"tool\"\n");
+    call(path(&["project/.venv/bin", "bin"]));
+    assert_eq!(text(home.at("noted/theirs")), "");
+    assert_eq!(text(home.at("noted/own")).trim(), home.at(".local/state/meerkat/empty").to_str().unwrap());
+    assert_eq!(home.calls(), 1);
+
+    // It is found nowhere else.
+    let said = call(path(&["project/.venv/bin"]));
+    assert!(said.contains(".venv/bin/tool, which models may change; write this path"), "{said}");
+    assert_eq!(text(home.at("noted/theirs")), "");
+
+    // A person may name the folder, and the program.
+    home.done(&["servers", "remove", "t"]);
+    home.done(&["servers", "add", "t", "--folder", ".", "--", ".venv/bin/tool"]);
+    call(path(&["bin"]));
+    assert_eq!(text(home.at("noted/theirs")).trim(), home.at("project").to_str().unwrap());
+    assert_eq!(home.calls(), 2);
 }

@@ -58,8 +58,7 @@ pub struct ServerConfig {
     pub args: Vec<String>,
     /// Further environment of the program.
     pub env: BTreeMap<String, String>,
-    /// Folder that the program starts in; without one, that of this process. No file sets it.
-    #[serde(skip)]
+    /// Folder that the program starts in; without one, that of this process.
     pub folder: Option<PathBuf>,
     /// Address of a server that speaks streamable HTTP.
     pub url: Option<String>,
@@ -121,6 +120,7 @@ impl ServerConfig {
             (Some(_), None) if !self.headers.is_empty() => return refused(".headers", "Only a url has headers."),
             (None, Some(_)) if !self.args.is_empty() => return refused(".args", "Only a command has arguments."),
             (None, Some(_)) if !self.env.is_empty() => return refused(".env", "Only a command has an environment."),
+            (None, Some(_)) if self.folder.is_some() => return refused(".folder", "Only a command has a folder."),
             (Some(_), None) => {}
             // An address with a variable is checked once that has its value.
             (None, Some(url)) if url.contains("${") => {}

@@ -65,6 +65,8 @@ pub struct ServersOptions {
     pub cache_dir: Option<PathBuf>,
     /// Folder that keeps the logins at remote servers; without one there are none. It is as secret as a password.
     pub logins_dir: Option<PathBuf>,
+    /// Folders that models change. A server that starts elsewhere finds no program there by `PATH`.
+    pub workspaces: Vec<PathBuf>,
     /// Environment of which servers get a few variables, and whose values `${VAR}` stands for.
     pub environment: BTreeMap<String, String>,
     /// Source of time.
@@ -80,6 +82,7 @@ impl Default for ServersOptions {
             servers: BTreeMap::new(),
             cache_dir: None,
             logins_dir: None,
+            workspaces: Vec::new(),
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
@@ -159,6 +162,7 @@ pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
         clock: options.clock,
         cache: Cache(options.cache_dir),
         logins_dir: options.logins_dir,
+        workspaces: options.workspaces,
         tell: options.tell,
         version: AtomicU64::new(1),
         tasks: TaskTracker::new(),

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -519,9 +520,37 @@ fn target(
         command.push(replace(argument)?.into());
     }
     let mut passed = scrub(environment);
+    let is_changed = |folder: &Path| pool.workspaces.iter().any(|workspace| folder.starts_with(workspace));
+    if !config.folder.as_deref().is_some_and(is_changed) {
+        let path = passed.get("PATH").cloned().unwrap_or_default();
+        let kept = outside(&path, is_changed);
+        if let Some(found) = found(&command, &path).filter(|_| found(&command, &kept).is_none()) {
+            let found = found.display();
+            return Err(format!(
+                "its program is {found}, which models may change; write this path to run it all the same"
+            ));
+        }
+        passed.insert("PATH".to_owned(), kept);
+    }
     for (name, value) in &config.env {
         passed.insert(name.clone(), give(value)?);
     }
     let (folder, former) = (config.folder.clone(), pool.former.clone());
     Ok(Target::Program(Program { command, environment: passed, folder, former }))
+}
+
+/// Finds the program of a command by a `PATH`.
+fn found(command: &[OsString], path: &str) -> Option<PathBuf> {
+    let name = command.first().filter(|name| !name.as_encoded_bytes().contains(&b'/'))?;
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+/// Returns a `PATH` without the folders that models change: a program there may be theirs.
+fn outside(path: &str, is_changed: impl Fn(&Path) -> bool) -> String {
+    let is_kept = |folder: &PathBuf| {
+        let is_in = folder.canonicalize().is_ok_and(|folder| is_changed(&folder));
+        folder.is_absolute() && !is_changed(folder) && !is_in
+    };
+    let kept = std::env::join_paths(std::env::split_paths(path).filter(is_kept));
+    kept.ok().and_then(|path| path.into_string().ok()).unwrap_or_default()
 }

@@ -18,6 +18,7 @@ pub(super) struct Pool {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) cache: Cache,
     pub(super) logins_dir: Option<PathBuf>,
+    pub(super) workspaces: Vec<PathBuf>,
     pub(super) tell: Arc<dyn Fn(&str) + Send + Sync>,
     pub(super) version: AtomicU64,
     pub(super) tasks: TaskTracker,

@@ -51,6 +51,30 @@ async fn filters_come_before_ranking() {
     assert_eq!(found(SearchMemory { labels, ..query("tulips") }).await.len(), 2);
 }
 
+/// A model once learnt from its own hits, and from their order, which words were said under another value of the label.
+#[tokio::test]
+async fn what_others_say_changes_no_answer_within_a_label() {
+    let bobs = [
+        "We saw Quixotronicpenq in the news.",
+        "The red bicycle needs a chain.",
+        "A heron by the pond, and a second heron.",
+        "A kestrel by the pond, and then a kestrel by the mill.",
+    ];
+    let anas = ["Quixotronicpen is the name.", "A heron. A heron.", "Heron, heron.", "The heron.", "My heron."];
+    let ask = async |store: &HnswMemoryStore, asked: &str| {
+        texts(store, SearchMemory { within: Some(("user".to_owned(), Some("bob".to_owned()))), ..query(asked) }).await
+    };
+    let alone = open(None, false);
+    alone.add(vec![labelled(1, ("user", "bob"), &bobs)]).await.unwrap();
+    let shared = open(None, false);
+    shared.add(vec![labelled(1, ("user", "bob"), &bobs), labelled(2, ("user", "ana"), &anas)]).await.unwrap();
+    for asked in ["Quixotronicpen", "plainly Quixotronicpen", "heron kestrel", "heron kestrel pond"] {
+        let found = ask(&alone, asked).await;
+        assert!(!found.is_empty(), "{asked}");
+        assert_eq!(ask(&shared, asked).await, found, "{asked}");
+    }
+}
+
 #[tokio::test]
 async fn an_answer_is_found_by_the_question_beside_it() {
     let store = open(None, false);
@@ -152,7 +176,8 @@ async fn a_word_of_very_many_texts_finds_them_beside_a_word_of_none() {
     let texts = (1..=2_600).map(|seq| said(seq, "user", &format!("error {seq}")));
     store.add(vec![intake(1, texts.collect())]).await.unwrap();
     let terms = analyse_query("errors zyzzyva");
-    let newest = store.core.read(|open| Ok(lexical::score(open, &terms)?.windowed(&Window::of(&open.columns, 2_599))));
+    let newest =
+        store.core.read(|open| Ok(lexical::score(open, &terms, |_| true)?.windowed(&Window::of(&open.columns, 2_599))));
     assert!(newest.unwrap()[0] > 0.0);
 }
 
