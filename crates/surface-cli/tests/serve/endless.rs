@@ -73,8 +73,8 @@ fn peak(child: &Child) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Broken once: the first number ended the whole server, and packed bytes without the end of a line kept every thread, so
-/// that nothing was answered and no signal heard.
+/// Broken once: the first number ended the whole server, and packed bytes without the end of a line kept every thread,
+/// so that nothing was answered and no signal heard.
 #[test]
 fn an_answer_without_end_costs_its_turn_alone() {
     let dir = meerkat_testkit::folder();

@@ -2,8 +2,8 @@
 //!
 //! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there
 //! are many, or if a caller asks. All of it can be made again from the journals, so no turn waits for that. A damaged
-//! file is set aside, never deleted, and one of another layout is replaced; both are rebuilt. The file is opened when it
-//! is first needed.
+//! file is set aside, never deleted, and one of another layout is replaced; both are rebuilt. The file is opened when
+//! it is first needed.
 
 use std::{
     path::PathBuf,
