@@ -262,9 +262,13 @@ const trials = {
     await page.locator(".chart > g:not(.mark)").nth(12).waitFor();
     const before = await heights();
     assert.equal(before.length, 13, "a bar for each model call");
+    const recorded = async () => (await api("GET", `sessions/${id}`)).last_seq;
+    const seq = await recorded();
     await page.getByRole("button", { name: "Compact …" }).click();
     const dialog = page.locator("dialog");
     await dialog.getByText("Tokens after").waitFor();
+    assert.equal(await recorded(), seq, "a preview records nothing");
+    assert.deepEqual(await heights(), before, "and changes no figure");
     await accessible("dialog");
     await picture("dialog");
     await dialog.getByRole("button", { name: "Compact", exact: true }).click();

@@ -73,6 +73,8 @@ enum Effect {
     Compaction,
     /// It steered a turn, or began one if none ran any more.
     Steering,
+    /// It did what a person is told with these words.
+    Done(&'static str),
 }
 
 /// Answer of a request that runs beside the turn.
@@ -473,6 +475,9 @@ impl<'a> Chat<'a> {
         let effect = match command {
             SlashCommand::New(_) => Effect::Session,
             SlashCommand::Steer { .. } => Effect::Steering,
+            SlashCommand::Title { .. } => Effect::Done("The session has this title now."),
+            SlashCommand::Approve { .. } => Effect::Done("The call is approved."),
+            SlashCommand::Deny { .. } => Effect::Done("The call is denied."),
             SlashCommand::Compact(_) if cancel.is_some() => Effect::Compaction,
             _ => Effect::None,
         };
@@ -533,11 +538,13 @@ impl<'a> Chat<'a> {
                 if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;
                 }
-                if self.app.out.is_json {
-                    self.document(line, &answer)
-                } else {
-                    print_message(self.app, operation, &answer, text.as_deref())
+                match effect {
+                    _ if self.app.out.is_json => return self.document(line, &answer),
+                    Effect::Session => self.app.out.note(&format!("Session {} from here on.", self.session_id)),
+                    Effect::Done(words) => self.app.out.note(words),
+                    _ => print_message(self.app, operation, &answer, text.as_deref())?,
                 }
+                Ok(())
             }
             Err(error) => self.refuse(line, &error.body()),
         }

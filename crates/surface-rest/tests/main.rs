@@ -4,6 +4,7 @@
 
 mod bundles;
 mod common;
+mod damaged;
 mod description;
 mod mutations;
 mod routes;

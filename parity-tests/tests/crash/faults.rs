@@ -170,6 +170,43 @@ fn a_disk_without_inodes_refuses_and_recovers_without_a_restart() {
     check(&stage, &known);
 }
 
+/// A compaction rewrites a file beside the old one, for which there is no room.
+#[test]
+fn a_journal_that_finds_no_room_to_get_smaller_is_as_it_was() {
+    let stage = Stage::empty();
+    let shim = Shim::new(&stage.data()).under("/new/");
+    let server = stage.serve(Some(&shim));
+    let id = server.create();
+    for text in ["one", "two", "three"] {
+        let remind = json!({ "session_id": id, "kind": "claude_md", "text": text });
+        server.rpc("session/remind", &remind).unwrap().unwrap();
+    }
+    let turns = format!("/v1/sessions/{id}/turns");
+    assert_eq!(server.post(&turns, &json!({ "prompt": "@say Before." })).0, 200);
+    let compact = |dry_run: bool| {
+        let compact = json!({ "min_record_age_ms": 0, "dry_run": dry_run });
+        server.post(&format!("/v1/sessions/{id}/journal-compactions"), &compact)
+    };
+    // The files are read again from the beginning when a compaction begins.
+    let is_due = || until("its readers have it", || compact(true).1["dropped"] == 2);
+    is_due();
+    let events = || server.get(&format!("/v1/sessions/{id}/events")).1;
+    let before = events();
+    shim.always(WRITES | MAKES, Act::Enospc);
+    for _ in 0..2 {
+        let refused = compact(false);
+        assert_eq!((refused.0, code(&refused)), (507, "STORE_FULL"), "{}", refused.1);
+        assert_eq!(events(), before);
+        is_due();
+    }
+    shim.always(WRITES | MAKES, Act::Pass);
+    let done = compact(false);
+    assert_eq!((done.0, &done.1["dropped"]), (200, &json!(2)), "{}", done.1);
+    let after = server.post(&turns, &json!({ "prompt": "@say After." }));
+    assert_eq!((after.0, after.1["text"].as_str()), (200, Some("After.")));
+    assert_eq!(server.end(), Some(0));
+}
+
 /// Memory makes its files some time after the first change, so here it can from the beginning make none.
 #[test]
 fn a_memory_without_inodes_refuses_its_search_alone_and_recovers_without_a_restart() {
@@ -262,4 +299,33 @@ fn a_disk_that_cannot_be_trusted_is_only_read_from_then_on() {
     let server = stage.serve(None);
     let more = server.post(&turns, &json!({ "prompt": "@say After." }));
     assert_eq!((more.0, more.1["text"].as_str()), (200, Some("After.")));
+}
+
+/// As the system makes a file system after an error of its disk.
+#[test]
+fn a_disk_that_becomes_read_only_refuses_changes_and_is_read() {
+    let stage = Stage::made();
+    let shim = Shim::new(&stage.data());
+    let server = stage.serve(Some(&shim));
+    let id = server.create();
+    let turns = format!("/v1/sessions/{id}/turns");
+    assert_eq!(server.post(&turns, &json!({ "prompt": "@say Before." })).0, 200);
+    let events = || server.get(&format!("/v1/sessions/{id}/events")).1;
+    let before = events();
+    shim.always(WRITES | NAMES, Act::Erofs);
+    let told = ["STORE_FAILED", "STORE_NOT_WRITABLE"];
+    let more = || code(&server.post(&turns, &json!({ "prompt": "@say More." }))).to_owned();
+    until_some("it says that the store cannot be written", || Some(more()).filter(|code| code == told[1]));
+    for _ in 0..3 {
+        assert_eq!(more(), told[1]);
+        assert_eq!(code(&server.post("/v1/sessions", &json!({}))), told[1]);
+        assert_eq!(code(&server.get("/readyz")), told[1]);
+        assert_eq!(events(), before);
+    }
+    assert_eq!(server.get("/v1/sessions").1["items"][0]["session_id"], id.as_str());
+    shim.always(WRITES | NAMES, Act::Pass);
+    assert_eq!(server.end(), Some(0));
+    let server = stage.serve(None);
+    let after = server.post(&turns, &json!({ "prompt": "@say After." }));
+    assert_eq!((after.0, after.1["text"].as_str()), (200, Some("After.")));
 }

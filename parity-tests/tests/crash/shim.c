@@ -29,7 +29,7 @@
 /* What makes a name is a change of names, too. */
 enum { WRITE = 1, SYNC = 2, NAME = 4, MAKE = NAME | 8 };
 enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5, SWALLOW = 6, SHORT = 7, FAIL_EINTR = 8,
-       HOLD = 9 };
+       HOLD = 9, FAIL_EROFS = 10 };
 
 struct control {
     _Atomic uint64_t count;  /* operations of the kinds that were seen */
@@ -101,7 +101,7 @@ static uint64_t meet(uint64_t kind, const char *operation, const char *path, con
     if (needle && (!bytes || !memmem(bytes, len, control->needle, needle))) return PASS;
     uint64_t now = atomic_fetch_add(&control->count, 1) + 1;
     uint64_t at = atomic_load(&control->at), action = atomic_load(&control->action);
-    int is_repeated = action == FAIL_EIO || action == FAIL_ENOSPC || action == HOLD;
+    int is_repeated = action == FAIL_EIO || action == FAIL_ENOSPC || action == FAIL_EROFS || action == HOLD;
     uint64_t times = is_repeated ? atomic_load(&control->times) : 1;
     if (!at || now < at || now - at >= times) return PASS;
     if (action == SWALLOW) {
@@ -126,8 +126,8 @@ static void after(uint64_t action) {
 }
 
 static int is_failed(uint64_t action) {
-    if (action != FAIL_EIO && action != FAIL_ENOSPC && action != FAIL_EINTR) return 0;
-    errno = action == FAIL_EIO ? EIO : action == FAIL_EINTR ? EINTR : ENOSPC;
+    if (action != FAIL_EIO && action != FAIL_ENOSPC && action != FAIL_EINTR && action != FAIL_EROFS) return 0;
+    errno = action == FAIL_EIO ? EIO : action == FAIL_EINTR ? EINTR : action == FAIL_EROFS ? EROFS : ENOSPC;
     return 1;
 }
 

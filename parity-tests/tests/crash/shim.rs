@@ -31,6 +31,8 @@ pub(crate) enum Act {
     Eintr = 8,
     /// Does nothing until the action is another one.
     Hold = 9,
+    /// The file system is read-only.
+    Erofs = 10,
 }
 
 /// The index, which its own thread writes at any time.

@@ -1,4 +1,4 @@
-//! Threads for work that blocks on the disk, apart from those that run sessions.
+//! Threads for work that blocks on the disk. No session runs on them.
 
 use std::{
     collections::VecDeque,

@@ -231,9 +231,10 @@ impl Sessions {
         let mut left_ms = wait_ms;
         loop {
             self.hear().await?;
-            match left_ms == wait_ms {
-                true => self.publish_all().await?,
-                false => self.publish_for_all().await?,
+            match wait_ms {
+                // It is not asked again.
+                0 => self.publish_all().await?,
+                _ => self.publish_for_all().await?,
             }
             newest.mark_unchanged();
             let (items, change, has_more) = changes.after(after, limit);

@@ -262,7 +262,7 @@ pub trait EventStore: Send + Sync {
     }
 
     /// Records what memory is to forget at every node, before any of them forgets it. What is recorded already changes
-    /// nothing. In a store of one process, the log of its memory is enough.
+    /// nothing. A store of one process needs nothing here: its memory keeps a log.
     async fn record_forgotten(&self, _decided: &[ForgetMemory]) -> Result<(), StoreError> {
         Ok(())
     }

@@ -49,7 +49,8 @@ pub(super) fn check_work(schema: &Value, arguments: &Value) -> Result<u64, Strin
     }
 }
 
-const TOO_MUCH: &str = "the references of its schema make too much work; send fewer values, and less deep ones";
+const TOO_MUCH: &str =
+    "checking it by its schema takes too much work: send fewer values, with less of them inside others";
 
 fn check_references(
     root: &Value,

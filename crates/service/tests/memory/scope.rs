@@ -8,8 +8,9 @@ use meerkat_service::{
     memory::MemoryOptions,
     service::{
         CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, InterruptTurn, ListTools, MemoryScope,
-        ReadEvents, SearchMemory, SearchScope, SessionMemory, StartTurn, UpdateSession,
+        PinFact, ReadEvents, Remind, SearchMemory, SearchScope, SessionMemory, StartTurn, UpdateSession,
     },
+    session::reminder::SystemReminderType,
 };
 use meerkat_testkit::until_asked;
 
@@ -143,6 +144,85 @@ async fn no_model_finds_what_was_said_under_another_value_of_the_label() {
     }
     all(&agent).await;
     end(agent).await;
+}
+
+/// What a session's model is shown of a word by each of its tools, and by its requests, which have reminders and pins.
+/// `blob` is another session's.
+async fn shown(agent: &Agent, id: SessionId, word: &str, blob: &str) -> Vec<String> {
+    // A blob of its own, for the tool that reads blobs.
+    say(agent, id, r#"@call test_huge {"bytes":200000} @say Done."#).await;
+    let tools = agent.service().tools(ListTools { session_id: Some(id), with_workspace: false }).await.unwrap().items;
+    let mut prompts = vec!["@echo messages @echo tail @echo tools @echo system".to_owned()];
+    for tool in tools.iter().filter(|tool| tool.left_out.is_none()) {
+        prompts.extend(match tool.name.as_str() {
+            "search_project_history" => ["password", "secret of the house", "a long text"]
+                .map(|query| format!(r#"@call search_project_history {{"query":"{query}"}}"#))
+                .to_vec(),
+            "read_blob" => vec![format!(r#"@call read_blob {{"blob":"{blob}"}}"#)],
+            "pin_fact" => vec![r#"@call pin_fact {"text":"I was here."}"#.to_owned()],
+            test if test.starts_with("test_") => Vec::new(),
+            other => panic!("say here how {other} may show what is another session's"),
+        });
+    }
+    assert!(prompts.len() > 4, "too few tools: {tools:?}");
+    for prompt in prompts {
+        say(agent, id, &format!("{prompt} @step @echo last_result @echo tail")).await;
+    }
+    let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(id, 0) };
+    let events = agent.service().events(request).await.unwrap().items;
+    let lines = events.iter().map(|line| String::from_utf8_lossy(line).into_owned());
+    lines.filter(|line| line.contains(word)).collect()
+}
+
+/// A word that one user's session has wherever a session can have one.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tool_and_no_reminder_shows_what_is_another_users() {
+    let (dir, mut options) = (meerkat_testkit::folder(), options());
+    options.tools.test_dir = Some(dir.path().to_owned());
+    let config = AgentBuildConfig::new().options(options).store(dir.path().join("data"));
+    let agent = config.memory(Some(dir.path().join("data")), MemoryOptions::default()).build().unwrap();
+    let service = agent.service();
+    let long = "A long text of the persimmon. ".repeat(10_000);
+    let (session_id, blob) = persimmon_of(&agent, &long).await;
+    let whole = export(&agent, session_id).await;
+    let copies = [fork(&agent, session_id, None).await, import(&agent, whole, (true, true)).await];
+    for id in copies {
+        let own = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..query("persimmon") };
+        finds(&agent, own).await;
+    }
+    for is_again in [false, true] {
+        for user in [BOB, NO_LABEL] {
+            let id = create(&agent, user, SessionMemory::default()).await;
+            assert_eq!(shown(&agent, id, "persimmon", &blob).await, [""; 0], "{user:?} {is_again}");
+            let copy = fork(&agent, id, None).await;
+            assert_eq!(shown(&agent, copy, "persimmon", &blob).await, [""; 0], "{user:?} {is_again}");
+        }
+        assert!(seen_by(&agent, ANA).await.contains(&"persimmon"), "she finds it herself");
+        service.reindex_memory().await.unwrap();
+        has(&agent, "persimmon", labels(ANA)).await;
+    }
+    end(agent).await;
+}
+
+/// Makes such a session of ANA; returns it, and the blob that has a long text.
+async fn persimmon_of(agent: &Agent, long: &str) -> (SessionId, String) {
+    let service = agent.service();
+    let create = CreateSession { labels: labels(ANA), title: Some("persimmon".to_owned()), ..CreateSession::default() };
+    let session_id = service.create_session(create).await.unwrap().session_id;
+    let kind = SystemReminderType::ClaudeMd;
+    service
+        .remind(Remind { session_id, kind, text: "The secret of the house is persimmon.".to_owned() })
+        .await
+        .unwrap();
+    service.pin(PinFact { session_id, text: "The secret of the house is persimmon.".to_owned() }).await.unwrap();
+    say(agent, session_id, "@say The password is persimmon.").await;
+    let turn = service.start_turn(StartTurn::new(session_id, format!("@say {long}"))).await.unwrap();
+    assert!(turn.text.contains("persimmon"));
+    let events = service.events(ReadEvents::new(session_id, 0)).await.unwrap().items;
+    let text = events.iter().map(|line| String::from_utf8_lossy(line)).collect::<String>();
+    let blob = text.split(r#""blob":""#).nth(1).unwrap().split('"').next().unwrap().to_owned();
+    has(agent, "persimmon", labels(ANA)).await;
+    (session_id, blob)
 }
 
 /// Memory's copy of a label may be old, and a memory of the program's own may know no labels.

@@ -24,6 +24,60 @@ async fn create(process: &Process, key: &str) -> SessionId {
     process.service.create_session(keyed).await.unwrap().session_id
 }
 
+/// Starts a turn under a key; returns its number.
+async fn keyed_turn(process: &Process, session_id: SessionId, key: &str) -> u32 {
+    let keyed = StartTurn { idempotency_key: Some(key.to_owned()), ..StartTurn::new(session_id, "@say Once.") };
+    process.service.start_turn(keyed).await.unwrap().turn
+}
+
+/// The clock is a day ahead, or behind, for one turn and then right again.
+#[test]
+fn a_turn_runs_once_whatever_one_reading_of_the_clock_says() {
+    for wrong in [25, -25] {
+        let mut place = Place::new();
+        place.now = at(0);
+        let session_id = place.process(true, async |process| {
+            let session_id = create(&process, "session").await;
+            assert_eq!(keyed_turn(&process, session_id, "first").await, 0);
+            session_id
+        });
+        place.now = at(wrong);
+        place.process(false, async |process| assert_eq!(keyed_turn(&process, session_id, "second").await, 1));
+        for hours in [0, wrong, 1] {
+            place.now = at(hours);
+            place.process(true, async |process| {
+                assert_eq!(keyed_turn(&process, session_id, "first").await, 0, "{wrong} {hours}");
+                assert_eq!(keyed_turn(&process, session_id, "second").await, 1, "{wrong} {hours}");
+            });
+        }
+    }
+}
+
+/// The clock is ahead for more turns than a session keeps keys of whatever their time: what was used in these turns and
+/// after them stays, also once the clock is right again.
+#[test]
+fn the_last_keys_stay_however_long_the_clock_was_wrong() {
+    let mut place = Place::new();
+    place.now = at(0);
+    let session_id = place.process(true, async |process| create(&process, "session").await);
+    // Of 768 keys the oldest 512 may go.
+    for (hours, turns) in [(0, 0..300), (25, 300..601), (0, 601..768)] {
+        place.now = at(hours);
+        place.process(true, async |process| {
+            for n in turns {
+                assert_eq!(keyed_turn(&process, session_id, &format!("k{n}")).await, n);
+            }
+        });
+    }
+    place.process(false, async |process| {
+        for n in 300..768 {
+            assert_eq!(keyed_turn(&process, session_id, &format!("k{n}")).await, n);
+        }
+        // Others were used a day after this one, more than its session keeps whatever their time.
+        assert_eq!(keyed_turn(&process, session_id, "k299").await, 768);
+    });
+}
+
 /// The clock jumps ahead and stays there. The index may be lost at any time.
 #[test]
 fn a_create_makes_one_session_whatever_one_reading_of_the_clock_says() {

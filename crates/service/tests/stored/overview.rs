@@ -1,16 +1,27 @@
 //! What people look at: the list as it changes, the calls that wait, and the turns and steps of long sessions.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+use futures::{FutureExt as _, future::BoxFuture};
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     SessionId,
+    clock::{Clock, Timestamp, World},
     service::{
-        ChangePage, CreateSession, DecideApproval, Decision, FollowSessions, ListApprovals, OpenApproval, PinFact,
-        ReadHistory, SessionQuery, SessionState, SessionSummary, StartTurn, StepKind,
+        ChangePage, CreateSession, DecideApproval, Decision, FollowSessions, InterruptTurn, ListApprovals,
+        OpenApproval, PinFact, ReadEvents, ReadHistory, SessionQuery, SessionState, SessionSummary, StartTurn,
+        StepKind,
     },
 };
-use meerkat_testkit::{in_time, until_asked};
+use meerkat_testkit::{in_time, until_asked, until_async};
+use tokio::sync::watch;
 
 use crate::stored::{Place, Process, pages};
 
@@ -144,6 +155,85 @@ fn a_follower_waits_for_the_first_change_and_sees_a_call_that_begins_to_wait() {
         list.catch_up(&process, 10).await;
         assert_eq!(list.sessions[&id].state, SessionState::Idle);
     });
+}
+
+/// A clock that goes on only as the test lets it, and counts the pauses of followers.
+struct Held {
+    passed: watch::Sender<Duration>,
+    pauses: AtomicUsize,
+}
+
+/// Pause of a follower that waits.
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Held {
+    fn pass(&self) {
+        self.passed.send_modify(|passed| *passed += PAUSE);
+    }
+}
+
+impl Clock for Held {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_800_000_000_000)
+    }
+
+    fn elapsed(&self) -> Duration {
+        *self.passed.borrow()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.pauses.fetch_add(usize::from(duration == PAUSE), Ordering::SeqCst);
+        let (end, mut passed) = (self.elapsed() + duration, self.passed.subscribe());
+        async move { drop(passed.wait_for(|passed| *passed >= end).await) }.boxed()
+    }
+}
+
+/// Broken once: the first look of each of them went through all sessions in memory.
+#[test]
+fn followers_that_come_at_once_look_once_together() {
+    let place = Place::new();
+    let clock = Arc::new(Held { passed: watch::Sender::new(PAUSE), pauses: AtomicUsize::new(0) });
+    let world = World { clock: clock.clone(), ..World::system() };
+    Place::process_of(
+        || place.agent().world(world),
+        true,
+        async |process| {
+            let (id, mut list) = (process.create().await, List::default());
+            list.catch_up(&process, 10).await;
+            let follow = |cursor: &Option<String>| {
+                let follow = FollowSessions { cursor: cursor.clone(), limit: Some(10), wait_ms: 60_000 };
+                let service = process.service.clone();
+                tokio::spawn(async move { service.changes(follow).await.unwrap() })
+            };
+            let pauses = async |count: usize| {
+                until_async("they wait", || clock.pauses.load(Ordering::SeqCst) >= count).await;
+            };
+            // The first one looks at once. What comes then is due at the end of its pause.
+            let first = follow(&list.cursor);
+            pauses(1).await;
+            process.begin(id, r#"@call test_echo {"text":"a"} @step @stall"#).await;
+            let has = async |kind: &str| {
+                let lines = process.service.events(ReadEvents::new(id, 0)).await.unwrap().items;
+                lines.iter().any(|line| String::from_utf8_lossy(line).contains(&format!(r#""type":"{kind}""#)))
+            };
+            until_asked("its first step is over", async || has("tool_finished").await).await;
+            // The answer to the request is listed; the step is nobody's answer.
+            let seen = first.await.unwrap();
+            list.cursor = Some(seen.next_cursor);
+            let before = clock.pauses.load(Ordering::SeqCst);
+            let followers: Vec<_> = (0..100).map(|_| follow(&list.cursor)).collect();
+            pauses(before + 100).await;
+            assert!(followers.iter().all(|follower| !follower.is_finished()));
+            clock.pass();
+            for follower in followers {
+                let page = follower.await.unwrap();
+                let used: Vec<_> = page.items.iter().map(|change| change.session.as_ref().unwrap().usage).collect();
+                assert!(used.len() == 1 && used[0].output_tokens > 0, "{page:?}");
+            }
+            process.service.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
+            until_asked("it ends", async || has("turn_interrupted").await).await;
+        },
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ use meerkat_service::{
     store::{JournalPruner, StoreError, Stores},
 };
 use meerkat_testkit::{until_asked, until_async, until_got};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -277,6 +278,55 @@ fn files_that_cannot_be_removed_are_in_nobodys_way() {
         process.delete(first).await;
         process.written(&[]).await;
     });
+}
+
+/// A command could once make such a folder there, and every later start ended when it was to be removed.
+#[test]
+fn a_folder_of_any_depth_among_the_files_ends_no_start() {
+    let place = Place::projected();
+    let [gone, stays] = place.process(true, async |process| {
+        [process.written(&["@say Gone."]).await, process.written(&["@say Stays."]).await]
+    });
+    let folder = |id: SessionId| place.rkat().join("sessions").join(id.to_string());
+    let unknown: SessionId = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    fs::create_dir(folder(unknown)).unwrap();
+    let _deep = [gone, stays, unknown].map(|id| Deep::below(&folder(id)));
+    // Without the list, every folder is looked at.
+    fs::remove_file(place.rkat().join("index.json")).unwrap();
+    place.process(true, async |process| {
+        process.projected(stays).await;
+        process.delete(gone).await;
+        until_async("its folder is removed", || !folder(gone).exists()).await;
+        assert_eq!(process.service.rebuild_projection().await.unwrap().sessions, 1);
+        assert!(!folder(unknown).exists());
+        process.turn(stays, "@say More.").await.unwrap();
+    });
+    place.is_made_again(stays);
+}
+
+/// Folders in one another, so many that a recursion over them overflows a thread's stack, as the end of a test's folder
+/// would.
+struct Deep(PathBuf);
+
+impl Deep {
+    fn below(parent: &Path) -> Self {
+        let deep = Self(parent.to_owned());
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut folder = openat(CWD, parent, flags, Mode::empty()).unwrap();
+        for _ in 0..30_000 {
+            mkdirat(&folder, "deep", Mode::RWXU).unwrap();
+            folder = openat(&folder, "deep", flags, Mode::empty()).unwrap();
+        }
+        deep
+    }
+}
+
+impl Drop for Deep {
+    fn drop(&mut self) {
+        if self.0.join("deep").exists() {
+            meerkat_service::folder::remove(fs::File::open(&self.0).unwrap(), Path::new("deep")).unwrap();
+        }
+    }
 }
 
 /// Two data directories of one project: the files are the first one's, and the other says so.

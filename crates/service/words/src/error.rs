@@ -307,7 +307,9 @@ session_errors! {
     #[error("That part of the history was pruned.")]
     HistoryPruned = HistoryPruned [];
     /// A write failed; it may or may not have happened.
-    #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
+    #[error(
+        "The store failed, and whether the change happened is unknown: look, or ask again if you gave an idempotency key."
+    )]
     StoreFailed = StoreFailed [];
     /// Another process owns the data directory.
     #[error("{}", store_locked(*.pid))]
@@ -458,5 +460,33 @@ impl FromStr for SessionId {
         let uuid = Uuid::try_parse(text).map_err(|_| refusal())?;
         let id = Self::from_uuid(uuid);
         if text.len() == 36 && text.eq_ignore_ascii_case(&id.to_string()) { Ok(id) } else { Err(refusal()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_says_what_to_do_about_it() {
+        for (what, advice) in [
+            ("sessions", "delete some"),
+            ("bytes", "delete some"),
+            ("keys", "create without a key"),
+            ("readers", "delete one"),
+            ("uploads", "finish one"),
+            ("runs of the context", "compact the session's context"),
+        ] {
+            let message = SessionError::Limit { what, limit: 7 }.to_string();
+            assert!(message.contains(what) && message.contains('7') && message.contains(advice), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_size_has_its_unit() {
+        for (what, size) in [("list of a bundle's files", "7 files"), ("prompt", "7 bytes")] {
+            let message = SessionError::PayloadTooLarge { what, bytes: 8, limit: 7 }.to_string();
+            assert!(message.contains(what) && message.contains(size), "{message}");
+        }
     }
 }

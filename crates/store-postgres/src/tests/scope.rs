@@ -7,7 +7,10 @@ use meerkat_service::{
     AgentBuildConfig, SessionId, SessionService,
     clock::{Clock, SystemClock, Timestamp, World},
     memory::MemoryOptions,
-    service::{CompactJournal, CreateSession, ReadHistory, SearchMemory, StartTurn, UpdateSession},
+    service::{
+        CompactJournal, CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ReadHistory,
+        SearchMemory, SearchScope, StartTurn, UpdateSession,
+    },
 };
 use meerkat_testkit::until_asked;
 
@@ -41,10 +44,17 @@ async fn recalled(node: &Arc<dyn SessionService>, user: &str) -> String {
     serde_json::to_string(&result.message).unwrap()
 }
 
+/// A search for the password under this user.
+fn said(user: &str) -> SearchMemory {
+    SearchMemory { query: "persimmon".to_owned(), labels: of(user).labels, ..SearchMemory::default() }
+}
+
 /// Waits until a node's memory has the password under this user.
 async fn has(node: &Arc<dyn SessionService>, user: &str) {
-    let query = "persimmon".to_owned();
-    let request = SearchMemory { query, labels: of(user).labels, ..SearchMemory::default() };
+    finds(node, said(user)).await;
+}
+
+async fn finds(node: &Arc<dyn SessionService>, request: SearchMemory) {
     let is_found = async || !node.search_memory(request.clone()).await.unwrap().items.is_empty();
     until_asked("memory takes in what was said", is_found).await;
 }
@@ -65,6 +75,24 @@ async fn a_label_that_one_node_changes_parts_memory_at_the_other() {
         has(node, "ana").await;
         assert!(recalled(node, "ana").await.contains("persimmon"));
         assert!(!recalled(node, "bob").await.contains("persimmon"));
+    }
+    // Copies are of the user that their session is of, and no others see them.
+    let fork = a.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id;
+    let data = a.export_session(ExportSession::new(session_id)).await.unwrap().data;
+    let (upload, offset) = (None, 0);
+    let whole = ImportBundle { upload, offset, data, is_last: true, new_ids: true, keep_scope: true };
+    let copy = b.import_bundle(whole).await.unwrap().sessions[0].session_id;
+    for node in [&a, &b] {
+        for id in [fork, copy] {
+            let own = SearchMemory { scope: SearchScope::Session, session_id: Some(id), ..said("ana") };
+            finds(node, own).await;
+        }
+        assert!(recalled(node, "ana").await.contains("persimmon"));
+        assert!(!recalled(node, "bob").await.contains("persimmon"));
+        assert!(!recalled(node, "carla").await.contains("persimmon"));
+    }
+    for id in [fork, copy] {
+        a.delete(DeleteSession { session_id: id, force: false }).await.unwrap();
     }
     set_user(&a, session_id, "bob").await;
     for node in [&b, &a] {

@@ -215,7 +215,7 @@ impl Questions {
                     Some(rule) => format!("; session allows `{rule}` in this session, always in all sessions"),
                     None => ", and no rule can allow it for later".to_owned(),
                 };
-                app.out.note(&format!("y runs {}, n refuses it{wider}.", call.name));
+                app.out.note(&format!("Type y to run {}, or n to refuse it{wider}.", call.name));
                 return self.ask(app, lines);
             }
         }

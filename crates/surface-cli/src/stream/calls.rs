@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meerkat_service::{
     session::{
-        event::{ToolFinished, ToolOutcome, ToolProgress},
+        event::{ToolFinished, ToolOutcome, ToolProgress, ToolStarted},
         message::{Body, ToolCall},
     },
     tool::visible,
@@ -125,6 +125,12 @@ impl Calls {
         self.calls = calls.map(call).collect();
     }
 
+    /// Names a call that starts.
+    pub(super) fn title_of(&self, started: &ToolStarted) -> String {
+        let call = self.calls.iter().find(|call| call.call_id == started.call_id);
+        call.map_or_else(|| started.name.clone(), |call| call.title.clone())
+    }
+
     pub(super) fn start(&mut self, call_id: &str) {
         if let Some(call) = self.find(call_id) {
             call.started = Some(Instant::now());
@@ -221,7 +227,7 @@ fn lesser(confinement: Option<&str>) -> String {
 }
 
 /// The first lines of a result, indented, and the number of the others.
-fn folded(output: &Body) -> Vec<String> {
+pub(super) fn folded(output: &Body) -> Vec<String> {
     let text = output.excerpt();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = if lines.len() > LINES_SHOWN + 1 { LINES_SHOWN } else { lines.len() };

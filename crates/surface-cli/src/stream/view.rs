@@ -7,14 +7,14 @@ use meerkat_service::{
     SessionError,
     follow::Shown,
     session::{
-        event::Event,
+        event::{Event, ToolOutcome},
         message::{Block, Body},
     },
 };
 use serde_json::Value;
 use tokio::time::Duration;
 
-use super::calls::Calls;
+use super::calls::{Calls, folded};
 
 use crate::{
     error::CliError,
@@ -163,6 +163,17 @@ impl View {
                 self.calls.draw();
                 Ok(())
             }
+            Event::ToolStarted(started) => {
+                let runs = format!("{} runs", self.calls.title_of(started));
+                self.note(Some(runs))
+            }
+            Event::ToolFinished(finished) => {
+                self.note(Some(event.human_line()))?;
+                if matches!(finished.outcome, ToolOutcome::Failed | ToolOutcome::NotRun) {
+                    folded(&finished.output).iter().skip(1).for_each(|line| self.out.note(line));
+                }
+                Ok(())
+            }
             Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
             // The question says it, at its time.
             Event::ApprovalRequested(_) if self.out.can_ask => self.wait_for_decision(),
@@ -179,9 +190,7 @@ impl View {
                 self.calls.decided();
                 self.note(Some(event.human_line()))
             }
-            Event::ToolStarted(_)
-            | Event::ToolFinished(_)
-            | Event::ApprovalRequested(_)
+            Event::ApprovalRequested(_)
             | Event::ToolAllowed(_)
             | Event::CallRequested(_)
             | Event::CallAnswered(_)

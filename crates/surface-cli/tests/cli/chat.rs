@@ -22,6 +22,15 @@ fn lines_from_a_pipe_are_turns_in_order_and_commands() {
     assert_eq!(cli(&["chat"]).stdin("/quit\n@say Never.").run().out, "");
 }
 
+/// They printed the ids and numbers of the answer.
+#[test]
+fn commands_of_a_chat_say_what_they_did() {
+    let ran = cli(&["chat"]).stdin("/title One\n/new --title Two\n/title Three\n").run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
+    assert_eq!(ran.err.matches("The session has this title now.").count(), 2, "{}", ran.err);
+    assert_eq!(ran.err.matches(" from here on.").count(), 1, "{}", ran.err);
+}
+
 fn talk(args: &[&str]) -> (Talk, Value) {
     let mut talk = cli(&[&["chat", "--json"], args].concat()).with_tools().env("MEERKAT_TEST_SEED", "1").talk();
     let created = talk.next();

@@ -7,7 +7,10 @@ use std::sync::{
 
 use meerkat_errors::ErrorCode;
 
-use crate::drive::{Ran, fake, meerkat, ran};
+use crate::drive::{
+    Ran, fake, meerkat, ran,
+    terminal::{Cli, cli},
+};
 
 /// An answer as servers stream it: its first frame says nothing.
 const ANSWER: &str = r#"data: {"id":"1","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}
@@ -85,4 +88,25 @@ fn a_server_that_is_not_there_is_named_with_what_to_do() {
 fn an_answer_without_the_end_of_its_stream_is_whole_once_its_reason_came() {
     let ran = run(answers(ANSWER.strip_suffix("data: [DONE]\n\n").unwrap()), &["run", "hi"], &[]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "Well.\n"), "{}", ran.err);
+}
+
+/// It said how full the window of the model from before was.
+#[test]
+fn the_status_of_a_chat_has_the_window_of_the_model_that_answered() {
+    let port = answers(ANSWER);
+    let chat = cli(&["chat", "--config", "config.toml"]).env("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "30000");
+    let config = format!(
+        "[model]\nname = \"local/x\"\n[model.compatible.local]\nbase_url = \
+         \"http://127.0.0.1:{port}/v1\"\nwindow_tokens = 16000\n"
+    );
+    std::fs::write(chat.dir().join("config.toml"), config).unwrap();
+    let dir = chat.dir.clone();
+    let of_window = |cli: Cli, lines: &str, window: &str| {
+        let ran = cli.stdin(lines).on_terminal().run();
+        let status = ran.err.lines().find(|line| line.contains(" tokens, session ")).unwrap_or_default();
+        assert!(status.contains(window), "{}", ran.err);
+    };
+    of_window(chat, "hi\n", " of 16k tokens, ");
+    let more = cli(&["chat", "last", "--config", "config.toml"]).env("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "30000");
+    of_window(more.in_dir(&dir), "/model scripted\n@usage in=2680 @say Two.\n", "scripted, 2.6k of 30k tokens, ");
 }

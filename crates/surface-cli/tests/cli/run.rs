@@ -31,6 +31,33 @@ fn reasoning_and_colours_are_for_a_terminal() {
     }
 }
 
+/// It named the tool alone, and of a failure the first line.
+#[test]
+fn a_pipe_says_what_runs_and_why_it_failed() {
+    let prompt = r#"@call test_echo {"text":"x"} @call test_fail {"message":"one\ntwo\nthree"} @say Done."#;
+    let ran = cli(&["run", prompt]).with_tools().run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "Done.\n"), "{}", ran.err);
+    assert!(ran.err.contains("test_echo x runs\n"), "{}", ran.err);
+    assert!(ran.err.contains("one\n  two\n  three\n"), "{}", ran.err);
+}
+
+/// Folders of a user are no project, and a session in one has no files. Its person is told, and a pipe is not.
+#[test]
+fn a_session_in_the_home_folder_says_that_it_has_no_files() {
+    let home = || {
+        let command = cli(&["run", "@echo tools"]);
+        let dir = command.dir().display().to_string();
+        command.env("HOME", &dir)
+    };
+    let ran = home().on_terminal().run();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let told = |err: &str| err.contains("This session has no tools for files: ") && err.contains("--workspace");
+    assert!(told(&ran.err), "{}", ran.err);
+    assert!(!ran.out.contains("write"), "{}", ran.out);
+    let piped = home().run();
+    assert!(piped.err.is_empty() || !told(&piped.err), "{}", piped.err);
+}
+
 #[test]
 fn ctrl_c_interrupts_and_a_second_one_leaves() {
     let ran = cli(&["run", "--events", "@say One @stall"]).interrupted_at("turn_started", None).run();

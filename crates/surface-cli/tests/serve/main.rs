@@ -20,6 +20,7 @@ mod asked;
 mod backup;
 mod disconnects;
 mod ending;
+mod endless;
 mod signals;
 mod stalled;
 mod uploads;

@@ -23,6 +23,7 @@ pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("a_users_server_starts_and_is_found_outside_of_the_project", of_the_user),
     ("after_a_kill_no_turn_begins_beside_a_call_that_goes_on", killed),
     ("after_a_kill_no_turn_begins_beside_a_server_that_is_configured_no_longer", killed_and_removed),
+    ("a_run_beside_an_owner_that_waits_for_its_servers_end_takes_its_place", beside_an_end),
     ("of_many_tools_those_that_a_search_found_are_offered", searched),
 ];
 
@@ -112,6 +113,22 @@ fn killed_and_removed() {
     home.done(&["servers", "remove", "t"]);
     assert_eq!(home.done(&["run", "@say Hello."]).out, "Hello.\n");
     assert!(!Path::new("/proc").join(&server).exists(), "process {server} is still there");
+}
+
+/// Broken once: it was attached to a process that had begun to end, and asked it again and again.
+fn beside_an_end() {
+    let home = Home::new();
+    let (program, notes) = (program(), home.at("noted"));
+    let (program, folder) = (program.to_str().unwrap(), notes.to_str().unwrap());
+    home.done(&["servers", "add", "t", "--", program, MARK, folder, "lingering"]);
+    // Its read of a pipe that nobody writes to is how the server takes its time.
+    assert!(std::process::Command::new("mkfifo").arg(notes.join("end")).status().unwrap().success());
+    let mut command = home.command(&["run", "--allow", "mcp__t__count", CALL]);
+    let mut owner = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the owner waits for its server", || noted(&notes, "closed") == 1);
+    assert!(owner.try_wait().unwrap().is_none(), "it has ended already");
+    assert_eq!(home.done(&["run", "@say Hello."]).out, "Hello.\n");
+    assert!(owner.wait().unwrap().success());
 }
 
 /// Kills a process whose server goes on with its call; returns the folder of the server's notes.

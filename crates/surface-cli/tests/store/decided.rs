@@ -1,7 +1,7 @@
 //! A turn whose call was approved just before its process was killed: short commands leave it as it is, and it goes on
 //! once when it is asked for.
 
-use std::fs;
+use std::{fs, io::BufRead as _};
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
@@ -12,7 +12,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use super::Stage;
+use super::{Stage, signal};
 
 const PROMPT: &str = r#"@call test_ask {"name":"log","line":"asked","lasting":true} @say Done."#;
 
@@ -40,6 +40,32 @@ fn left_approved(stage: &Stage) -> (String, String) {
         events.give_up(lease).await;
     });
     (session_id, call_id)
+}
+
+/// A command that decides runs the turn, if no other process does: it says so, and stays no longer than it is let.
+#[test]
+fn a_command_that_decides_says_that_it_waits_for_the_turn() {
+    let stage = Stage::new();
+    let folder = stage.0.path().join(".config/meerkat");
+    fs::create_dir_all(&folder).unwrap();
+    let tools = format!("[tools]\ntest_dir = {:?}\n", stage.0.path().display().to_string());
+    fs::write(folder.join("meerkat.toml"), tools).unwrap();
+    let ask = r#"@call test_ask {"name":"log","line":"asked"}"#;
+    let mut owner = stage.start(&["run", "--attended", "--events", &format!("{ask} @say On. @stall")]);
+    let asked: Value = serde_json::from_str(&owner.until("approval_requested")).unwrap();
+    signal(&owner.child, "KILL");
+    owner.child.wait().unwrap();
+    let [id, call_id] = ["session_id", "call_id"].map(|key| asked[key].as_str().unwrap());
+    let mut decides = stage.start(&["sessions", "approve", id, call_id]);
+    let told = decides.err().lines().map(Result::unwrap).find(|line| line.contains("Waiting for the turn to end"));
+    assert!(told.is_some_and(|line| line.contains("Ctrl-C")), "it says nothing");
+    assert_eq!(stage.json(&["sessions", "show", id])["state"], "running");
+    signal(&decides.child, "INT");
+    decides.child.wait().unwrap();
+    assert_eq!(fs::read_to_string(stage.0.path().join("log")).unwrap(), "asked\n");
+    assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
+    let turns = stage.json(&["call", "session/turns", &format!("session_id={id}")]);
+    assert_eq!(turns["items"][1]["status"], "interrupted", "{turns}");
 }
 
 #[test]

@@ -274,3 +274,37 @@ impl Tool for Report {
         output.write(&job.report()).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use meerkat_testkit::until;
+
+    use super::*;
+
+    /// Broken once: what a command waits for before it runs was waited for by all, in every session.
+    #[test]
+    fn a_command_that_takes_long_to_start_holds_up_no_other() {
+        let session: SessionId = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+        let late = || ToolError::Failed("late".to_owned());
+        let (jobs, (begin, begun), (go, gone)) = (Arc::new(Jobs::default()), channel(), channel::<()>());
+        let of_first = jobs.clone();
+        let first = std::thread::spawn(move || {
+            of_first.start(session, "first", None, |_| {
+                begin.send(()).unwrap();
+                gone.recv().ok();
+                Err(late())
+            })
+        });
+        begun.recv().unwrap();
+        let of_second = jobs.clone();
+        let second = std::thread::spawn(move || of_second.start(session, "second", None, |_| Err(late())));
+        until("the second was answered", || second.is_finished());
+        assert!(!first.is_finished());
+        assert!(second.join().unwrap().is_err());
+        go.send(()).unwrap();
+        assert!(first.join().unwrap().is_err());
+        assert!(lock(&jobs.sessions)[&session].jobs.is_empty());
+    }
+}

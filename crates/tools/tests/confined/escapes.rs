@@ -31,6 +31,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_forbidden_call_is_made", no_forbidden_call_is_made),
         ("no_file_of_sessions_is_changed", no_file_of_sessions_is_changed),
         ("a_deep_folder_is_removed_and_harms_nothing", a_deep_folder_is_removed),
+        ("files_of_gigabytes_that_git_obeys_are_not_read", files_of_gigabytes_are_not_read),
         ("no_set_id_program_is_left", no_set_id_program_is_left),
         ("no_password_in_a_configuration_is_read", no_password_is_read),
         ("no_process_outlives_its_call", no_process_outlives_its_call),
@@ -421,6 +422,31 @@ fn a_deep_folder_is_removed() {
     let left =
         fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|folder| folder.path().join(&mark).exists());
     assert_eq!(left.count(), 0, "the temporary folder stays");
+}
+
+/// A file of which nothing is stored has any size for nothing: broken once, each command took all of it into memory.
+fn files_of_gigabytes_are_not_read() {
+    const SIZE: u64 = 3 << 30;
+    let place = Place::new();
+    place.git().owners_git("config core.hooksPath .husky");
+    fs::create_dir(place.workspace.join(".husky")).unwrap();
+    for name in [".git/hooks/commit-msg", ".git/commondir-of-nobody", ".git/config.worktree", ".husky/pre-commit"] {
+        fs::File::create(place.workspace.join(name)).unwrap().set_len(SIZE).unwrap();
+    }
+    let before = peak_kib();
+    assert!(place.succeeds("echo on").starts_with("on"));
+    // Without a namespace, or with git open, the files are compared before and after.
+    let text = place.succeeds_with_git("echo more >> .git/hooks/commit-msg && echo on");
+    assert!(text.contains("hooks/commit-msg changed while the command ran"), "{text}");
+    let grown = peak_kib() - before;
+    assert!(grown * 1024 < SIZE / 3, "{grown} KiB");
+}
+
+/// Most memory that this process ever had, in KiB.
+fn peak_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Deep folders in a workspace, which is removed by a recursion, also where a test has failed.

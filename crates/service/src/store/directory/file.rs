@@ -1,8 +1,9 @@
 //! `index.redb`: tables of copies, written by one thread that no caller waits for.
 //!
 //! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there
-//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file is set aside, never
-//! deleted, and one of another layout is replaced; both are rebuilt. The file is opened when it is first needed.
+//! are many, or if a caller asks. All of it can be made again from the journals, so no turn waits for that. A damaged
+//! file is set aside, never deleted, and one of another layout is replaced; both are rebuilt. The file is opened when
+//! it is first needed.
 
 use std::{
     path::PathBuf,

@@ -33,9 +33,9 @@ pub(super) struct View {
 
 /// Mounts the view.
 pub(super) fn apply(job: &Job, temporary: &Path) -> Result<View, String> {
-    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| failed("have its own mounts", error))?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| failed("make a mount namespace", error))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|error| failed("part its mounts", error))?;
+        .map_err(|error| failed("keep its mounts from others", error))?;
     let mut needed: BTreeSet<&Path> = job.readable.iter().chain([&job.workspace]).map(PathBuf::as_path).collect();
     let is_in_shared = needed.iter().any(|path| path.starts_with(TEMPORARY));
     let is_in_memory = needed.iter().any(|path| path.starts_with(SHARED_MEMORY));

@@ -2,10 +2,14 @@
 
 use super::{SEQ_MAX, TURN_MAX, is_possible};
 use crate::{
+    clock::Timestamp,
     service::CallOutcome,
     session::{
-        event::{CallAnswered, ClientToolsChanged, Event, Record, SteeringEntered, TurnStarted, TurnSteered},
-        tests::pinned,
+        event::{
+            CallAnswered, ClientToolsChanged, CompactionAttempt, CompactionCounters, Event, HistorySnapshot, Record,
+            SteeringEntered, TurnStarted, TurnSteered,
+        },
+        tests::{created, fold, pinned, record},
     },
 };
 
@@ -22,6 +26,25 @@ fn a_turn_leaves_room_for_what_follows_it() {
     let of = |turn| Record { turn: Some(turn), ..pinned(SEQ_MAX, "a") };
     assert!(is_possible(&of(TURN_MAX)));
     assert!(!is_possible(&of(TURN_MAX + 1)) && !is_possible(&of(u32::MAX)));
+}
+
+/// The counters of a session grow by each turn that comes after its import.
+#[test]
+fn a_count_of_turns_leaves_room_for_what_follows_it() {
+    let session = fold(&[record(1, None, created())]);
+    let of = |next_turn, started_turns, turn| {
+        let last_attempt = Some(CompactionAttempt { turn, step: 0 });
+        let counters = Some(CompactionCounters { started_turns, last_input_tokens: 0, last_attempt });
+        let history = session.history_snapshot(0, Timestamp::from_millis(0)).unwrap();
+        let event = Event::HistorySnapshot(HistorySnapshot { next_turn, counters, ..history });
+        is_possible(&Record { event, ..pinned(SEQ_MAX, "a") })
+    };
+    assert!(of(TURN_MAX, TURN_MAX, TURN_MAX - 1));
+    for (next_turn, started_turns, attempt) in
+        [(TURN_MAX + 1, 1, 0), (1, TURN_MAX + 1, 0), (1, u32::MAX, 0), (u32::MAX, 1, 0), (1, 1, u32::MAX)]
+    {
+        assert!(!of(next_turn, started_turns, attempt), "{next_turn} {started_turns} {attempt}");
+    }
 }
 
 /// Broken once: the prompt of a text that entered was read before the first event.
