@@ -1,5 +1,4 @@
 //! Messages of a WebSocket, with another library as its client.
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{pin::pin, time::Duration};
 
