@@ -20,7 +20,7 @@ const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
-const CONFINED: [(&str, &[&str]); 17] = [
+const CONFINED: [(&str, &[&str]); 18] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
@@ -42,6 +42,7 @@ const CONFINED: [(&str, &[&str]); 17] = [
     ("tower", &["crates/surface-openai/", "crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/", CLIENT]),
+    ("soketto", &[SERVE]),
     (
         "rmcp",
         &[

@@ -27,6 +27,7 @@ use tower_http::{
 use tracing::Instrument as _;
 
 use crate::{
+    acp::{self, Acp},
     console::Console,
     guard::Guard,
     listen::{challenged, refusal},
@@ -56,6 +57,7 @@ pub(crate) struct Surfaces {
     pub(crate) rpc: Option<RpcService>,
     pub(crate) mcp: Option<McpHttpService>,
     pub(crate) openai: Option<Router>,
+    pub(crate) acp: Option<Acp>,
 }
 
 /// Shared state of all requests.
@@ -147,9 +149,10 @@ async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Received>>) -> 
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
     let openai = surfaces.openai.as_ref().filter(|_| openai::owns(path));
-    match (path, &surfaces.rpc, &surfaces.mcp) {
-        ("/rpc", Some(rpc), _) => hand_over(rpc.clone(), request).await,
-        ("/mcp", _, Some(mcp)) => hand_over(mcp.clone(), request).await,
+    match (path, &surfaces.rpc, &surfaces.mcp, &surfaces.acp) {
+        ("/rpc", Some(rpc), ..) => hand_over(rpc.clone(), request).await,
+        ("/mcp", _, Some(mcp), _) => hand_over(mcp.clone(), request).await,
+        ("/acp", .., Some(acp)) => acp::upgrade(acp, request),
         _ if surfaces.has_rest || is_system || openai.is_some() => {
             hand_over(openai.unwrap_or(&surfaces.rest).clone(), request.map(whole)).await
         }

@@ -57,6 +57,7 @@ use tokio_util::{
 };
 
 use self::{
+    acp::Acp,
     console::Console,
     front::{Front, Surfaces},
     guard::{Guard, Page},
@@ -65,6 +66,7 @@ use self::{
     streams::Streams,
 };
 
+pub use acp::AcpOptions;
 pub use guard::Token;
 pub use meerkat_console::{code as console_code, question as console_question, reply as console_reply};
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
@@ -117,7 +119,7 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// No surface was chosen.
-    #[error("say what to serve: any of REST, JSON-RPC, MCP and OpenAI's protocols")]
+    #[error("say what to serve: any of REST, JSON-RPC, MCP, OpenAI's protocols and ACP")]
     Nothing,
     /// There is no token, and other machines can reach the address.
     #[error("without authentication only a loopback address may be listened on")]
@@ -156,6 +158,8 @@ pub struct ServeOptions {
     pub mcp: Option<Offer>,
     /// Serves OpenAI's protocols, at `/v1/responses`, `/v1/chat/completions` and `/v1/models`.
     pub openai: Option<OpenAi>,
+    /// Serves the Agent Client Protocol, at `/acp`.
+    pub acp: Option<AcpOptions>,
     /// Accepted Hosts, each `name[:port]`, besides the address itself and loopback's names.
     pub allowed_hosts: Vec<String>,
     /// Origins whose web pages may send requests.
@@ -177,6 +181,7 @@ impl ServeOptions {
             has_rpc: false,
             mcp: None,
             openai: None,
+            acp: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             public_url: None,
@@ -222,6 +227,12 @@ impl ServeOptions {
                 .openai
                 .clone()
                 .and_then(|openai| openai::router(service.clone(), openai, (limits.body_bytes, streams.places()))),
+            acp: self.acp.clone().map(|options| Acp {
+                service: service.clone(),
+                options,
+                stop: ending.closing.clone(),
+                websockets: TaskTracker::new(),
+            }),
         }
     }
 }
@@ -249,7 +260,8 @@ impl Server {
     /// # Errors
     /// If something is missing or not allowed, or the address is taken.
     pub async fn listen(service: Arc<dyn SessionService>, options: ServeOptions) -> Result<Self, ServeError> {
-        if !options.has_rest && !options.has_rpc && options.mcp.is_none() && options.openai.is_none() {
+        let is_nothing = !options.has_rest && !options.has_rpc && options.mcp.is_none();
+        if is_nothing && options.openai.is_none() && options.acp.is_none() {
             return Err(ServeError::Nothing);
         }
         let address = options.address;
@@ -323,9 +335,14 @@ impl Server {
         service.shut_down(drain_ms).await;
         ending.closing.cancel();
         rpc.stop().await;
-        front.calls.close();
-        if tokio::time::timeout(LINGER, front.calls.wait()).await.is_err() {
-            tracing::warn!("calls over MCP were not answered at the end");
+        let acp = front.surfaces.acp.as_ref().map(|acp| &acp.websockets);
+        for (open, what) in
+            acp.map(|acp| (acp, "connections of ACP")).into_iter().chain([(&front.calls, "calls over MCP")])
+        {
+            open.close();
+            if tokio::time::timeout(LINGER, open.wait()).await.is_err() {
+                tracing::warn!("{what} were not answered at the end");
+            }
         }
         ending.answered.cancel();
         stopped.cancel();

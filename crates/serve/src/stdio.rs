@@ -7,7 +7,7 @@ use meerkat_service::SessionService;
 use meerkat_surface_rpc::RpcOptions;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::acp::{AcpOptions, acp};
+pub use crate::acp::acp;
 pub use meerkat_surface_mcp::serve_stdio as mcp;
 
 /// Speaks JSON-RPC until the input ends or `stop` is cancelled.

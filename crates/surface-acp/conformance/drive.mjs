@@ -17,7 +17,13 @@ const folder = realpathSync(mkdtempSync(join(tmpdir(), "acp-")));
 const [data, work, home] = ["data", "work", "home"].map((name) => join(folder, name));
 mkdirSync(work);
 mkdirSync(home);
-const env = { HOME: home, PATH: process.env.PATH, MEERKAT_MODEL__NAME: "scripted", MEERKAT_SERVE__DRAIN_MS: "100" };
+const env = {
+  HOME: home,
+  PATH: process.env.PATH,
+  MEERKAT_MODEL__NAME: "scripted",
+  MEERKAT_SERVE__DRAIN_MS: "100",
+  MEERKAT_TOOLS__TEST_DIR: home,
+};
 
 /** Works with a process of its own; `answer` is what its user says to each question, or null to say nothing. */
 async function editor(answer, act) {
@@ -27,7 +33,7 @@ async function editor(answer, act) {
     stdio: ["pipe", "pipe", "ignore"],
   });
   const ended = new Promise((resolve) => process.on("exit", resolve));
-  const seen = { shown: [], asked: [], process, ended };
+  const seen = { shown: [], asked: [], forms: [], process, ended };
   const news = [];
   seen.until = (holds) =>
     new Promise((resolve) => {
@@ -41,6 +47,10 @@ async function editor(answer, act) {
       seen.shown.push(params.update);
       news.forEach((look) => look());
     })
+    .onRequest(answers.elicitation.create, ({ params }) => {
+      seen.forms.push(params);
+      return { action: "accept", content: { name: "Ann" } };
+    })
     .onRequest(answers.session.requestPermission, ({ params }) => {
       seen.asked.push(params);
       news.forEach((look) => look());
@@ -51,7 +61,8 @@ async function editor(answer, act) {
   const stream = acp.ndJsonStream(Writable.toWeb(process.stdin), Readable.toWeb(process.stdout));
   try {
     return await app.connectWith(stream, async (agent) => {
-      const met = await agent.request(asks.initialize, { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
+      const clientCapabilities = { elicitation: { form: {} } };
+      const met = await agent.request(asks.initialize, { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities });
       assert.equal(met.protocolVersion, 1);
       return act(agent, seen);
     });
@@ -97,13 +108,17 @@ try {
     const { configOptions } = await agent.request(asks.session.setConfigOption, set);
     assert.equal(configOptions.find(({ id }) => id === "mode").currentValue, "edit");
 
+    const form = '@call test_form {"message":"Who are you?"} @say Asked.';
+    await agent.request(asks.session.prompt, prompt(sessionId, form));
+    assert.deepEqual(seen.forms.map(({ requestedSchema }) => requestedSchema.required), [["name"]]);
+
     const waits = agent.request(asks.session.prompt, prompt(sessionId, "@say Wait @stall"));
     await seen.until(() => said(seen, "agent_message_chunk").includes("Wait"));
     await agent.notify(asks.session.cancel, { sessionId });
     assert.equal((await waits).stopReason, "cancelled");
     return sessionId;
   });
-  console.log("new, prompt, permission, diff, mode, option, cancel: good");
+  console.log("new, prompt, permission, diff, mode, option, form, cancel: good");
 
   await editor(null, async (agent, seen) => {
     await agent.request(asks.session.resume, { sessionId: session, cwd: work, mcpServers: [] });
@@ -117,7 +132,7 @@ try {
   await editor("once", async (agent, seen) => {
     await agent.request(asks.session.load, { sessionId: session, cwd: work, mcpServers: [] });
     const texts = said(seen, "agent_message_chunk");
-    assert.ok(texts.startsWith("Hello.Written.Refused.Wait"), texts);
+    assert.ok(texts.startsWith("Hello.Written.Refused.Asked.Wait"), texts);
     assert.equal(said(seen, "user_message_chunk").split("@think Hm.").length, 2);
     await seen.until(() => said(seen, "agent_message_chunk").includes("Done."));
     assert.equal(readFileSync(join(work, "k.txt"), "utf8"), "kept");

@@ -19,13 +19,23 @@ from acp import (
     PROTOCOL_VERSION,
     Client,
     RequestError,
+    connect_to_agent,
     embedded_text_resource,
     image_block,
     resource_block,
     spawn_agent_process,
     text_block,
 )
-from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+from acp.schema import (
+    AcceptElicitationResponse,
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
+    RequestPermissionResponse,
+)
+from acp.ws.client import create_websocket_stream
 
 PATIENCE = 60
 
@@ -41,6 +51,7 @@ class Editor(Client):
         self.answer = answer
         self.shown: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
+        self.forms: list[Any] = []
         self.news = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
@@ -62,6 +73,10 @@ class Editor(Client):
         if self.answer == "cancelled":
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=self.answer))
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> AcceptElicitationResponse:
+        self.forms.append((message, mode))
+        return AcceptElicitationResponse(action="accept", content={"name": "Ann"})
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -107,6 +122,8 @@ class Place:
         self.data, self.work, self.home = folder / "data", folder / "work", folder / "home"
         self.work.mkdir()
         self.home.mkdir()
+        # The address of a server, if the clients are to come over WebSockets.
+        self.url: str | None = None
         self.env = {
             "HOME": str(self.home),
             "PATH": os.environ["PATH"],
@@ -118,13 +135,50 @@ class Place:
     @asynccontextmanager
     async def editor(self, answer: str | None = "once") -> AsyncIterator[tuple[Any, Editor, Any]]:
         editor = Editor(answer)
+        if self.url:
+            headers = {"Authorization": f"Bearer {self.env['MEERKAT_TOKEN']}"}
+            stream = await create_websocket_stream(f"{self.url}/acp", headers=headers)
+            async with connect_to_agent(editor, stream, use_unstable_protocol=True) as agent:
+                await self.meet(agent)
+                yield agent, editor, None
+            return
         args = ["--data-dir", str(self.data), "acp"]
-        async with spawn_agent_process(editor, MEERKAT, *args, env=self.env, cwd=self.work) as (agent, process):
-            async with asyncio.timeout(PATIENCE):
-                met = await agent.initialize(protocol_version=PROTOCOL_VERSION)
-            assert met.protocol_version == 1, met
-            assert met.agent_capabilities.load_session, met
+        started = spawn_agent_process(
+            editor, MEERKAT, *args, env=self.env, cwd=self.work, use_unstable_protocol=True
+        )
+        async with started as (agent, process):
+            await self.meet(agent)
             yield agent, editor, process
+
+    async def meet(self, agent: Any) -> None:
+        forms = ElicitationCapabilities(form=ElicitationFormCapabilities())
+        async with asyncio.timeout(PATIENCE):
+            met = await agent.initialize(
+                protocol_version=PROTOCOL_VERSION, client_capabilities=ClientCapabilities(elicitation=forms)
+            )
+        assert met.protocol_version == 1, met
+        assert met.agent_capabilities.load_session, met
+
+    @asynccontextmanager
+    async def server(self, surface: str) -> AsyncIterator[None]:
+        """A server that owns the data directory."""
+        server = subprocess.Popen(
+            [MEERKAT, "serve", surface, "--data-dir", str(self.data), "--listen", "127.0.0.1:0", "--json"],
+            env=self.env,
+            cwd=self.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert server.stdout
+            # A thread, so that the trial's patience holds for the first line too.
+            ready = json.loads(await asyncio.to_thread(server.stdout.readline))
+            if surface == "--acp":
+                self.url = ready["listening"].replace("http:", "ws:")
+            yield
+        finally:
+            server.terminate()
+            server.wait(PATIENCE)
 
     async def session(self, agent: Any) -> str:
         return (await agent.new_session(cwd=str(self.work), mcp_servers=[])).session_id
@@ -244,6 +298,18 @@ async def mode(place: Place) -> None:
         assert loaded.modes.current_mode_id == "edit", loaded
 
 
+async def form(place: Place) -> None:
+    """What a tool asks during its call is a form."""
+    place.env["MEERKAT_TOOLS__TEST_DIR"] = str(place.home)
+    async with place.editor() as (agent, editor, _):
+        session = await place.session(agent)
+        call = '@call test_form {"message":"Who are you?"} @echo last_result'
+        await agent.prompt(session_id=session, prompt=[text_block(call)])
+        [(message, mode)] = editor.forms
+        assert "Who are you?" in message and "name" in mode.requested_schema.properties, (message, mode)
+        assert 'accepted {"count":3,"name":"Ann"}' in editor.texts("agent_message_chunk"), editor.shown
+
+
 async def cancel(place: Place) -> None:
     async with place.editor(answer=None) as (agent, editor, _):
         session = await place.session(agent)
@@ -326,17 +392,7 @@ async def refused(place: Place) -> None:
 
 async def attached(place: Place) -> None:
     """Beside a server that owns the data directory, a client that disappears leaves its turn to another one."""
-    server = subprocess.Popen(
-        [MEERKAT, "serve", "--rpc", "--data-dir", str(place.data), "--listen", "127.0.0.1:0", "--json"],
-        env=place.env,
-        cwd=place.work,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert server.stdout
-        # A thread, so that the trial's patience holds for the first line too.
-        assert json.loads(await asyncio.to_thread(server.stdout.readline))["listening"]
+    async with place.server("--rpc"):
         await talk(place)
         async with place.editor(answer=None) as (agent, editor, process):
             session = await place.session(agent)
@@ -350,13 +406,18 @@ async def attached(place: Place) -> None:
             await agent.load_session(cwd=str(place.work), session_id=session, mcp_servers=[])
             await editor.until(lambda: "Done." in editor.texts("agent_message_chunk"))
             assert (place.work / "left.txt").read_text() == "left"
-    finally:
-        server.terminate()
-        server.wait(PATIENCE)
+
+
+async def websocket(place: Place) -> None:
+    """The same over WebSockets, in a folder that is configured."""
+    place.env["MEERKAT_TOOLS__FOLDERS"] = f'{{ work = "{place.work}" }}'
+    async with place.server("--acp"):
+        for trial in [talk, change, cancel, listed, refused]:
+            await trial(place)
 
 
 async def main() -> None:
-    for trial in [talk, change, mode, cancel, killed, listed, refused, attached]:
+    for trial in [talk, change, mode, form, cancel, killed, listed, refused, attached, websocket]:
         with tempfile.TemporaryDirectory() as folder:
             since = time.monotonic()
             async with asyncio.timeout(TRIAL):

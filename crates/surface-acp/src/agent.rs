@@ -21,10 +21,10 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AcpOptions, error,
+    AcpOptions,
     prompt::{is_command, prompt},
-    settings::Settings,
-    stream::{Watcher, show},
+    settings::{Mode, Settings},
+    stream::Watcher,
     updates::{Shows, Updates, folder, said},
     wire::Peer,
 };
@@ -32,13 +32,19 @@ use crate::{
 /// Sessions of one page of a list.
 const LISTED: usize = 50;
 
+/// Characters of an unknown method's name in its refusal.
+const NAME_SHOWN_MAX: usize = 100;
+
 /// Command that a user may type in place of a prompt.
 const COMPACT: &str = "compact";
 
 /// The agent of one client.
 pub(crate) struct Agent {
-    service: Arc<dyn SessionService>,
-    pub(crate) options: AcpOptions,
+    pub(crate) service: Arc<dyn SessionService>,
+    options: AcpOptions,
+    pub(crate) peer: Peer,
+    /// Cancelled when the client is gone, which cancels no turn.
+    gone: CancellationToken,
     state: Mutex<State>,
 }
 
@@ -62,26 +68,16 @@ struct Open {
     own: Vec<TurnNumber>,
 }
 
-impl Open {
-    /// Cancels the client's own turns. The turns of others go on, and are shown no more.
-    fn close(&self) {
-        self.unwatched.cancel();
-        self.cancelled.cancel();
-    }
+/// Answer of a request, and what goes on behind it.
+pub(crate) type Answer = (Value, BoxFuture<'static, ()>);
+
+fn answer(result: impl Serialize) -> Result<Answer, SessionError> {
+    then(result, async {})
 }
 
-/// Answer of a request.
-pub(crate) struct Answer {
-    pub(crate) result: Value,
-    /// What goes on behind the answer.
-    pub(crate) then: Option<BoxFuture<'static, ()>>,
-}
-
-impl Answer {
-    fn new(result: &impl Serialize) -> Result<Self, SessionError> {
-        let result = serde_json::to_value(result).map_err(|why| SessionError::Internal(why.to_string()))?;
-        Ok(Self { result, then: None })
-    }
+fn then(result: impl Serialize, then: impl Future<Output = ()> + Send + 'static) -> Result<Answer, SessionError> {
+    let result = serde_json::to_value(result).map_err(|why| SessionError::Internal(why.to_string()))?;
+    Ok((result, then.boxed()))
 }
 
 fn decode<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
@@ -93,8 +89,37 @@ fn id(id: &v1::SessionId) -> Result<SessionId, SessionError> {
 }
 
 impl Agent {
-    pub(crate) fn new(service: Arc<dyn SessionService>, options: AcpOptions) -> Self {
-        Self { service, options, state: Mutex::default() }
+    pub(crate) fn new(
+        service: Arc<dyn SessionService>,
+        options: AcpOptions,
+        (peer, gone): (Peer, CancellationToken),
+    ) -> Arc<Self> {
+        Arc::new(Self { service, options, peer, gone, state: Mutex::default() })
+    }
+
+    /// What the client shows.
+    pub(crate) fn shows(&self) -> Shows {
+        self.state().shows
+    }
+
+    /// Sends updates of a session; returns `false` if the client is gone.
+    pub(crate) async fn show(
+        &self,
+        session_id: SessionId,
+        updates: impl IntoIterator<Item = v1::SessionUpdate>,
+    ) -> bool {
+        for update in updates {
+            let notification = v1::SessionNotification::new(session_id.to_string(), update);
+            if !self.peer.notify("session/update", notification).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends updates behind an answer.
+    async fn shown(self: Arc<Self>, session_id: SessionId, updates: Vec<v1::SessionUpdate>) {
+        self.show(session_id, updates).await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,78 +134,74 @@ impl Agent {
         })
     }
 
+    /// Changes what is set of a session, and returns all of it.
+    fn set(
+        &self,
+        session_id: SessionId,
+        set: impl FnOnce(&mut Settings) -> Result<(), SessionError>,
+    ) -> Result<Settings, SessionError> {
+        self.with(session_id, |open| set(&mut open.settings).map(|()| open.settings.clone()))?
+    }
+
+    /// Cancels the client's own turns. The turns of others go on, and are shown no more.
     fn close(&self, session_id: SessionId) {
         if let Some(open) = self.state().open.remove(&session_id) {
-            open.close();
+            open.unwatched.cancel();
+            open.cancelled.cancel();
         }
     }
 
     /// Handles a notification. An unknown one is ignored, as the protocol says.
     pub(crate) fn notified(&self, method: &str, params: &str) {
-        if method != "session/cancel" {
-            return;
-        }
-        let cancelled = decode::<v1::CancelNotification>(params).and_then(|cancelled| id(&cancelled.session_id));
-        let cancelled = cancelled.and_then(|session_id| {
+        let cancel = |cancelled: v1::CancelNotification| {
             // The next prompt has a token of its own.
-            self.with(session_id, |open| std::mem::take(&mut open.cancelled).cancel())
-        });
-        if let Err(error) = cancelled {
+            self.with(id(&cancelled.session_id)?, |open| std::mem::take(&mut open.cancelled).cancel())
+        };
+        if method == "session/cancel"
+            && let Err(error) = decode(params).and_then(cancel)
+        {
             tracing::warn!(%error, "a cancellation names no session that the client has opened");
         }
     }
 
     /// Answers a request. What it does before it first waits is done before the next message is read.
-    pub(crate) async fn answer(
-        self: &Arc<Self>,
-        peer: &Peer,
-        method: &str,
-        params: &str,
-        gone: &CancellationToken,
-    ) -> Result<Answer, SessionError> {
+    pub(crate) async fn answer(self: &Arc<Self>, method: &str, params: &str) -> Result<Answer, SessionError> {
         match method {
-            "initialize" => Answer::new(&self.initialize(&decode(params)?)),
-            "session/new" => self.new_session(peer, decode(params)?).await,
+            "initialize" => answer(self.initialize(&decode(params)?)),
+            "session/new" => self.new_session(decode(params)?).await,
             // Both have the same fields.
-            "session/load" | "session/resume" => self.open(peer, decode(params)?, method == "session/load", gone).await,
+            "session/load" | "session/resume" => self.open(decode(params)?, method == "session/load").await,
             "session/list" => self.list(decode(params)?).await,
             "session/delete" => {
                 let session_id = id(&decode::<v1::DeleteSessionRequest>(params)?.session_id)?;
                 self.service.delete(DeleteSession { session_id, force: false }).await?;
                 self.close(session_id);
-                Answer::new(&v1::DeleteSessionResponse::new())
+                answer(v1::DeleteSessionResponse::new())
             }
             "session/close" => {
                 self.close(id(&decode::<v1::CloseSessionRequest>(params)?.session_id)?);
-                Answer::new(&v1::CloseSessionResponse::new())
+                answer(v1::CloseSessionResponse::new())
             }
-            "session/prompt" => self.prompt(peer, decode(params)?, gone).await,
+            "session/prompt" => self.prompt(decode(params)?).await,
             "session/set_mode" => {
                 let v1::SetSessionModeRequest { session_id, mode_id, .. } = decode(params)?;
                 let session_id = id(&session_id)?;
-                let options = self.with(session_id, |open| {
-                    open.settings.set_mode("modeId", &mode_id.0, &self.options)?;
-                    Ok::<_, SessionError>(open.settings.options(&self.options))
-                })??;
+                let set = |settings: &mut Settings| settings.set_mode("modeId", &mode_id.0, &self.options);
+                let options = self.set(session_id, set)?.options(&self.options);
                 let update = v1::SessionUpdate::ConfigOptionUpdate(v1::ConfigOptionUpdate::new(options));
-                let then = Some(shown(peer, session_id, vec![update]));
-                Ok(Answer { then, ..Answer::new(&v1::SetSessionModeResponse::new())? })
+                then(v1::SetSessionModeResponse::new(), self.clone().shown(session_id, vec![update]))
             }
             "session/set_config_option" => {
                 let v1::SetSessionConfigOptionRequest { session_id, config_id, value, .. } = decode(params)?;
                 let session_id = id(&session_id)?;
-                let (before, after) = self.with(session_id, |open| {
-                    let before = open.settings.mode(&self.options);
-                    open.settings.set(&config_id.0, &value, &self.options)?;
-                    Ok::<_, SessionError>((before, open.settings.clone()))
-                })??;
-                let (mode, options) = (after.mode(&self.options), after.options(&self.options));
-                let update = |mode| v1::SessionUpdate::CurrentModeUpdate(v1::CurrentModeUpdate::new(mode));
-                let changed = mode.filter(|_| mode != before);
-                let then = changed.map(|mode| shown(peer, session_id, vec![update(mode)]));
-                Ok(Answer { then, ..Answer::new(&v1::SetSessionConfigOptionResponse::new(options))? })
+                let before = self.with(session_id, |open| open.settings.mode(&self.options))?;
+                let after = self.set(session_id, |settings| settings.set(&config_id.0, &value, &self.options))?;
+                let update = |(id, ..): &Mode| v1::SessionUpdate::CurrentModeUpdate(v1::CurrentModeUpdate::new(*id));
+                let changed = after.mode(&self.options).filter(|mode| Some(*mode) != before).map(update);
+                let answer = v1::SetSessionConfigOptionResponse::new(after.options(&self.options));
+                then(answer, self.clone().shown(session_id, changed.into_iter().collect()))
             }
-            other => Err(error::unknown(other)),
+            other => Err(SessionError::UnknownOperation(other.chars().take(NAME_SHOWN_MAX).collect())),
         }
     }
 
@@ -201,11 +222,7 @@ impl Agent {
         v1::InitializeResponse::new(ProtocolVersion::V1).agent_capabilities(capabilities).agent_info(info)
     }
 
-    async fn new_session(
-        self: &Arc<Self>,
-        peer: &Peer,
-        request: v1::NewSessionRequest,
-    ) -> Result<Answer, SessionError> {
+    async fn new_session(self: &Arc<Self>, request: v1::NewSessionRequest) -> Result<Answer, SessionError> {
         check(&request.cwd, request.system_prompt.as_ref())?;
         let workspace = (self.options.workspaces)(&request.cwd)?;
         let create = CreateSession { workspace: workspace.clone(), ..CreateSession::default() };
@@ -220,18 +237,11 @@ impl Agent {
             .config_options(settings.options(&self.options))
             .modes(settings.modes(&self.options));
         self.state().open.insert(session_id, Open { workspace, settings, ..Open::default() });
-        let then = self.opened(peer, session_id, &request.mcp_servers, async {});
-        Ok(Answer { then: Some(then), ..Answer::new(&response)? })
+        then(response, self.clone().shown(session_id, self.greeting(&request.mcp_servers)))
     }
 
-    /// Says what commands there are and what is left out, then does the rest, behind the answer.
-    fn opened(
-        self: &Arc<Self>,
-        peer: &Peer,
-        session_id: SessionId,
-        servers: &[v1::McpServer],
-        rest: impl Future<Output = ()> + Send + 'static,
-    ) -> BoxFuture<'static, ()> {
+    /// Says of an open session what commands there are, and what is left out.
+    fn greeting(&self, servers: &[v1::McpServer]) -> Vec<v1::SessionUpdate> {
         let mut updates = Vec::new();
         if self.service.capabilities().view().session_compaction {
             let compact = v1::AvailableCommand::new(COMPACT, "Replace the older part of the context by a summary");
@@ -241,82 +251,65 @@ impl Agent {
         if !servers.is_empty() {
             let words = "The editor's MCP servers are not used: meerkat starts those of its own configuration.";
             tracing::warn!("{words}");
-            updates.extend(self.state().shows.notice(v1::NoticeSeverity::Warning, words));
+            updates.extend(self.shows().notice(v1::NoticeSeverity::Warning, words));
         }
-        let sent = shown(peer, session_id, updates);
-        async move {
-            sent.await;
-            rest.await;
-        }
-        .boxed()
-    }
-
-    fn watcher<'a>(
-        &'a self,
-        peer: &'a Peer,
-        session_id: SessionId,
-        (cancelled, gone): (&'a CancellationToken, &'a CancellationToken),
-    ) -> Watcher<'a> {
-        Watcher { service: &self.service, peer, session_id, shows: self.state().shows, cancelled, gone }
+        updates
     }
 
     /// Opens a session of before, and shows what was said in it if it `replays`.
-    async fn open(
-        self: &Arc<Self>,
-        peer: &Peer,
-        request: v1::LoadSessionRequest,
-        replays: bool,
-        gone: &CancellationToken,
-    ) -> Result<Answer, SessionError> {
+    async fn open(self: &Arc<Self>, request: v1::LoadSessionRequest, replays: bool) -> Result<Answer, SessionError> {
         check(&request.cwd, request.system_prompt.as_ref())?;
         let session_id = id(&request.session_id)?;
         let SessionView { workspace, last_seq, pending_approvals, model: own_model, .. } =
             self.service.read(&session_id).await?;
-        let shows = self.state().shows;
-        let mut updates = Updates::new(self.service.clone(), session_id, workspace.as_deref(), shows);
+        let mut updates = Updates::new(self, session_id, workspace.as_deref());
         let read = ReadEvents { skip_damage: true, ..ReadEvents::new(session_id, 0) };
         let mut follower = self.service.follow_events(read).await?;
         while follower.cursor() < last_seq {
             let Some(line) = follower.next().await? else { break };
             let (seen, _) = updates.see(&line).await?;
-            if replays && !show(peer, session_id, seen).await {
+            if replays && !self.show(session_id, seen).await {
                 break;
             }
         }
         let TurnStarted { model, options, access, .. } = &updates.newest;
         let model = Some(model.clone()).filter(|model| !model.is_empty() && *model != own_model);
         let settings = Settings { effort: options.effort, access: *access, own_model, model };
-        let (options, modes) = (settings.options(&self.options), settings.modes(&self.options));
         let open = updates.open.map(|(turn, seq)| TurnAccepted { session_id, turn, seq });
-        let going_on = self.reopened(session_id, (workspace, settings), open, gone);
-        let (agent, its_peer) = (self.clone(), peer.clone());
-        let rest = async move {
+        let (settings, going_on) = self.reopened(session_id, (workspace, settings), open);
+        let (agent, greeting) = (self.clone(), self.greeting(&request.mcp_servers));
+        let behind = async move {
+            agent.show(session_id, greeting).await;
             let Some((accepted, cancelled, unwatched)) = going_on else { return };
             let turn = handle(agent.service.clone(), accepted);
-            let watcher = agent.watcher(&its_peer, session_id, (&cancelled, &unwatched));
+            let watcher = Watcher { agent: &agent, session_id, cancelled: &cancelled, gone: &unwatched };
             if let Err(error) = watcher.watch(turn, Some(follower), updates, pending_approvals).await {
                 tracing::info!(%error, "the turn of a session that was opened failed");
             }
         };
-        let answer = Answer::new(&v1::LoadSessionResponse::new().config_options(options).modes(modes))?;
-        Ok(Answer { then: Some(self.opened(peer, session_id, &request.mcp_servers, rest)), ..answer })
+        let response = v1::LoadSessionResponse::new()
+            .config_options(settings.options(&self.options))
+            .modes(settings.modes(&self.options));
+        then(response, behind)
     }
 
-    /// Notes a session that was loaded; returns its turn if that is to be watched. Prompts that run go on, with
-    /// their own watchers; any other watcher of before ends.
+    /// Notes a session that was loaded; returns what goes with its next prompt, and its turn if that is to be watched.
+    /// Prompts that run go on, with their own watchers; any other watcher of before ends.
     fn reopened(
         &self,
         session_id: SessionId,
         (workspace, settings): (Option<String>, Settings),
         turn: Option<TurnAccepted>,
-        gone: &CancellationToken,
-    ) -> Option<(TurnAccepted, CancellationToken, CancellationToken)> {
+    ) -> (Settings, Option<(TurnAccepted, CancellationToken, CancellationToken)>) {
         let mut state = self.state();
-        let open = state.open.entry(session_id).or_default();
+        // What this client has set of a session that it has open stays, also if no prompt has used it yet.
+        let new = || Open { workspace, settings, ..Open::default() };
+        let open = state.open.entry(session_id).or_insert_with(new);
         open.unwatched.cancel();
-        (open.workspace, open.settings, open.unwatched) = (workspace, settings, gone.child_token());
-        let turn = turn.filter(|turn| !open.own.contains(&turn.turn))?;
-        Some((turn, open.cancelled.clone(), open.unwatched.clone()))
+        open.unwatched = self.gone.child_token();
+        let turn = turn.filter(|turn| !open.own.contains(&turn.turn));
+        let turn = turn.map(|turn| (turn, open.cancelled.clone(), open.unwatched.clone()));
+        (open.settings.clone(), turn)
     }
 
     async fn list(&self, request: v1::ListSessionsRequest) -> Result<Answer, SessionError> {
@@ -331,20 +324,15 @@ impl Agent {
             let info = v1::SessionInfo::new(session.session_id.to_string(), folder(workspace.as_deref()));
             is_asked.then(|| info.title(session.title).updated_at(session.updated_at.to_string()))
         });
-        Answer::new(&v1::ListSessionsResponse::new(sessions.collect::<Vec<_>>()).next_cursor(page.next_cursor))
+        answer(v1::ListSessionsResponse::new(sessions.collect::<Vec<_>>()).next_cursor(page.next_cursor))
     }
 
-    async fn prompt(
-        &self,
-        peer: &Peer,
-        request: v1::PromptRequest,
-        gone: &CancellationToken,
-    ) -> Result<Answer, SessionError> {
+    async fn prompt(&self, request: v1::PromptRequest) -> Result<Answer, SessionError> {
         let session_id = id(&request.session_id)?;
         let (workspace, settings, cancelled) =
             self.with(session_id, |open| (open.workspace.clone(), open.settings.clone(), open.cancelled.clone()))?;
         if is_command(&request.prompt, COMPACT) {
-            return self.compact(peer, session_id, &cancelled).await;
+            return self.compact(session_id, &cancelled).await;
         }
         let turn = StartTurn {
             attended: true,
@@ -358,37 +346,30 @@ impl Agent {
         let follower = from_acceptance(self.service.as_ref(), &turn.accepted).await;
         // The turn has its answer even if it cannot be followed.
         let follower = follower.inspect_err(|error| tracing::warn!(%error, "the turn cannot be shown")).ok();
-        let watcher = self.watcher(peer, session_id, (&cancelled, gone));
-        let mut updates = Updates::new(self.service.clone(), session_id, workspace.as_deref(), watcher.shows);
+        let watcher = Watcher { agent: self, session_id, cancelled: &cancelled, gone: &self.gone };
+        let mut updates = Updates::new(self, session_id, workspace.as_deref());
         updates.own = Some(accepted);
         let ended = watcher.watch(turn, follower, updates, Vec::new()).await;
         self.with(session_id, |open| open.own.retain(|turn| *turn != accepted)).ok();
-        Answer::new(&v1::PromptResponse::new(ended?))
+        answer(v1::PromptResponse::new(ended?))
     }
 
-    /// Compacts a session's context, as the command says.
-    async fn compact(
-        &self,
-        peer: &Peer,
-        session_id: SessionId,
-        cancelled: &CancellationToken,
-    ) -> Result<Answer, SessionError> {
+    /// Compacts a session's context, as the command says. Another process that does it goes on when it is cancelled here.
+    async fn compact(&self, session_id: SessionId, cancelled: &CancellationToken) -> Result<Answer, SessionError> {
         let request = CompactSession { session_id, compaction: None };
-        if let Err(error) = self.service.compact_until(request, cancelled.clone()).await {
-            return match cancelled.is_cancelled() {
-                true => Answer::new(&v1::PromptResponse::new(v1::StopReason::Cancelled)),
-                false => Err(error),
-            };
-        }
-        show(peer, session_id, vec![said("The context was compacted.")]).await;
-        Answer::new(&v1::PromptResponse::new(v1::StopReason::EndTurn))
+        let stopped = || answer(v1::PromptResponse::new(v1::StopReason::Cancelled));
+        tokio::select! {
+            biased;
+            compacted = self.service.compact_until(request, cancelled.clone()) => match compacted {
+                Err(_) if cancelled.is_cancelled() => return stopped(),
+                compacted => compacted?,
+            },
+            () = cancelled.cancelled() => return stopped(),
+            () = self.gone.cancelled() => return stopped(),
+        };
+        self.show(session_id, [said("The context was compacted.")]).await;
+        answer(v1::PromptResponse::new(v1::StopReason::EndTurn))
     }
-}
-
-/// Shows updates of a session behind an answer.
-fn shown(peer: &Peer, session_id: SessionId, updates: Vec<v1::SessionUpdate>) -> BoxFuture<'static, ()> {
-    let peer = peer.clone();
-    async move { show(&peer, session_id, updates).map(drop).await }.boxed()
 }
 
 /// Checks what a client says of a session that it opens.

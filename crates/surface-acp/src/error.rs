@@ -5,20 +5,9 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::SessionError;
 use serde_json::json;
 
-/// The message is no JSON.
-const PARSE: i32 = -32700;
-
-/// The message is JSON, but no request.
-const NO_REQUEST: i32 = -32600;
-
 /// Makes the error of a body.
-fn of_body(body: &ErrorBody) -> Error {
+pub(crate) fn of_body(body: &ErrorBody) -> Error {
     Error::new(body.code.rpc_code(), body.message.clone()).data(json!(body))
-}
-
-/// Makes the error of a failure.
-pub(crate) fn of(error: &SessionError) -> Error {
-    of_body(&error.body())
 }
 
 /// Makes the error of a message that is none, by JSON-RPC's own number.
@@ -29,19 +18,12 @@ fn numbered(number: i32, why: impl Into<String>) -> Error {
 
 /// The message is no JSON.
 pub(crate) fn not_json(why: impl Into<String>) -> Error {
-    numbered(PARSE, why)
+    numbered(-32700, why)
 }
 
 /// The message is JSON, but no request, notification or answer.
 pub(crate) fn no_request(why: impl Into<String>) -> Error {
-    numbered(NO_REQUEST, why)
-}
-
-/// There is no such method.
-pub(crate) fn unknown(method: &str) -> SessionError {
-    let message = format!("meerkat has no method {method:?} of the Agent Client Protocol.");
-    let body = ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", method);
-    SessionError::Failed(Box::new(body))
+    numbered(-32600, why)
 }
 
 /// The client has too many requests under way, or they have too many bytes.

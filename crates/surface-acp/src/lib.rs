@@ -1,8 +1,10 @@
-//! meerkat over the Agent Client Protocol (ACP), version 1: editors as its clients, over newline-delimited stdio.
+//! meerkat over the Agent Client Protocol (ACP), version 1: editors as its clients, over lines or any other stream of
+//! messages.
 //!
 //! In reading order: `agent` has the methods, `prompt` reads a prompt's blocks, `stream` carries a turn to its end,
 //! `updates` makes what a client is shown of our events, `permissions` asks its user about calls, `settings` has the
-//! options of a session, `wire` is the framing, `error` the one place where a code becomes an error of the protocol.
+//! options of a session, `wire` has the requests both ways, `error` is the one place where a code becomes an error of the
+//! protocol.
 //!
 //! | method | operations |
 //! |---|---|
@@ -14,7 +16,7 @@
 //! | `session/prompt` | `begin_turn`, attended, and `follow` from its acceptance on; `compact` for `/compact` |
 //! | `session/cancel` | `interrupt`, or `cancel_queued` |
 //! | `session/set_mode`, `session/set_config_option` | none: they go with this client's next turns |
-//! | `session/request_permission`, to the client | its answer is a `decide_approval` |
+//! | `session/request_permission`, `elicitation/create`, to the client | the answer is a `decide_approval` |
 //!
 //! | event | update |
 //! |---|---|
@@ -23,7 +25,7 @@
 //! | `reasoning_delta`, the reasoning of `assistant_message` | `agent_thought_chunk` |
 //! | the calls of `assistant_message` | `tool_call` with the place and the change it would make |
 //! | `tool_started`, `tool_progress`, `tool_finished` | `tool_call_update` |
-//! | `approval_requested` | `session/request_permission`, withdrawn by `$/cancel_request` if it is decided elsewhere |
+//! | `approval_requested` | a question to the client, withdrawn by `$/cancel_request` if it is decided elsewhere |
 //! | the context of `assistant_message` | `usage_update` |
 //! | `session_updated` | `session_info_update` |
 //! | `compaction_started`, `_completed`, `_failed` | `compaction_update`, for clients that show them |
@@ -41,14 +43,17 @@ mod stream;
 mod updates;
 mod wire;
 
+pub use wire::serve;
+
 use std::{io, path::Path, sync::Arc};
 
+use futures::{Sink, Stream, sink, stream::try_unfold};
 use meerkat_service::{
-    SessionError, SessionService,
-    tool::{Access, Ask},
+    SessionError,
+    tool::Access,
+    wire::{Line, read_line},
 };
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
 /// Returns the workspace of a session whose client works in a folder; `None` if sessions have none here.
 pub type Workspaces = Arc<dyn Fn(&Path) -> Result<Option<String>, SessionError> + Send + Sync>;
@@ -60,26 +65,31 @@ pub struct AcpOptions {
     pub message_bytes: usize,
     /// Decides which folder may be a workspace.
     pub workspaces: Workspaces,
-    /// What the tools of a workspace may do, and when they ask: no mode of a session allows more.
+    /// What the tools of a workspace may do: no mode of a session allows more.
     pub access: Access,
-    /// As configured, like `access`.
-    pub ask: Ask,
+    /// Whether there is the mode that asks only as configured.
+    pub has_full: bool,
     /// Models that a client may choose, the one of new sessions first; if there are none, it has no choice.
     pub models: Vec<String>,
     /// Folders in which the commands of turns look for programs, as in `PATH`.
     pub search_path: Option<String>,
 }
 
-/// Serves one client until its input ends, which interrupts no turn, or until `stop` is cancelled, when running turns
-/// have ended.
-///
-/// # Errors
-/// If reading or writing fails.
-pub async fn serve_io(
-    service: Arc<dyn SessionService>,
-    options: AcpOptions,
-    (reader, writer): (impl AsyncRead + Send + Unpin, impl AsyncWrite + Send + Unpin + 'static),
-    stop: CancellationToken,
-) -> io::Result<()> {
-    wire::serve(agent::Agent::new(service, options), reader, writer, stop).await
+/// Makes the messages of a client that writes and reads lines, each of which is one.
+pub fn lines(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    message_bytes: usize,
+) -> (impl Stream<Item = io::Result<Line>>, impl Sink<Option<String>, Error = io::Error> + Send + 'static) {
+    let messages = try_unfold(BufReader::new(reader), move |mut reader| async move {
+        Ok(read_line(&mut reader, message_bytes).await?.map(|line| (line, reader)))
+    });
+    let sink = sink::unfold(writer, |mut writer, message: Option<String>| async move {
+        match message {
+            Some(message) => writer.write_all(format!("{message}\n").as_bytes()).await?,
+            None => writer.shutdown().await?,
+        }
+        writer.flush().await.map(|()| writer)
+    });
+    (messages, sink)
 }

@@ -1,5 +1,5 @@
-//! Questions about a turn's calls, as requests for permission. A client that is gone leaves a call waiting, and any
-//! surface may decide it meanwhile; then the question is withdrawn.
+//! Questions about a turn's calls, as requests for permission, and those of servers during a call, as forms. A client
+//! that is gone leaves a call waiting, and any surface may decide it meanwhile; then the question is withdrawn.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,84 +11,91 @@ use std::{
 use agent_client_protocol_schema::v1;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use meerkat_service::{
-    SessionId, SessionService,
+    SessionId,
     service::{DecideApproval, Decision, Scope},
+    session::{event::ApprovalRequested, message::RawJson},
 };
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::wire::Peer;
+use crate::agent::Agent;
 
 /// Longest time for withdrawing the questions of a turn that has ended.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
-/// Answers that a client's user may give: the option's id, its kind, and what it decides.
-const ANSWERS: [(&str, v1::PermissionOptionKind, Decision, Scope); 4] = [
-    ("once", v1::PermissionOptionKind::AllowOnce, Decision::Approve, Scope::Once),
-    ("session", v1::PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Session),
-    ("always", v1::PermissionOptionKind::AllowAlways, Decision::Approve, Scope::Always),
-    ("reject", v1::PermissionOptionKind::RejectOnce, Decision::Deny, Scope::Once),
-];
-
 /// Questions of one turn.
 pub(crate) struct Permissions<'a> {
-    service: &'a dyn SessionService,
-    peer: &'a Peer,
+    agent: &'a Agent,
     session_id: SessionId,
     asked: FuturesUnordered<BoxFuture<'a, ()>>,
-    /// Withdraws the question about a call.
-    settled: HashMap<String, CancellationToken>,
-    /// The client has cancelled the turn, and answers its questions itself.
-    is_cancelled: bool,
+    /// Withdraws a question. That of a server has the id of the call during which it is asked, too.
+    settled: HashMap<String, (Option<String>, CancellationToken)>,
+    /// Cancelled when the client has cancelled the turn; then it answers its questions itself, and none is withdrawn.
+    cancelled: &'a CancellationToken,
 }
 
 impl<'a> Permissions<'a> {
-    pub(crate) fn new(service: &'a dyn SessionService, peer: &'a Peer, session_id: SessionId) -> Self {
-        Self { service, peer, session_id, asked: FuturesUnordered::new(), settled: HashMap::new(), is_cancelled: false }
+    pub(crate) fn new(agent: &'a Agent, session_id: SessionId, cancelled: &'a CancellationToken) -> Self {
+        Self { agent, session_id, asked: FuturesUnordered::new(), settled: HashMap::new(), cancelled }
     }
 
-    /// Asks about a call, unless it was asked about already.
-    pub(crate) fn ask(&mut self, call_id: &str, call: v1::ToolCallUpdate, rule: Option<&str>) {
-        let Entry::Vacant(entry) = self.settled.entry(call_id.to_owned()) else { return };
-        let settled = entry.insert(CancellationToken::new()).clone();
-        let request = v1::RequestPermissionRequest::new(self.session_id.to_string(), call, self.options(rule));
-        let (service, peer, session_id, call_id) = (self.service, self.peer, self.session_id, call_id.to_owned());
-        self.asked.push(ask(service, peer, (session_id, call_id), request, settled).boxed());
+    /// Asks about a call, or what a server asks, unless it was asked already.
+    pub(crate) fn ask(&mut self, call: &ApprovalRequested, shown: v1::ToolCallUpdate) {
+        let Entry::Vacant(entry) = self.settled.entry(call.call_id.clone()) else { return };
+        let settled = CancellationToken::new();
+        entry.insert((call.form.as_ref().map(|form| form.call_id.clone()), settled.clone()));
+        let (session_id, offered) = (self.session_id.to_string(), self.options(call.rule.as_deref()));
+        let (method, request) = match &call.form {
+            Some(form) => {
+                let message = format!("{} asks, and gets the answer: {}", form.server, form.message);
+                let request = json!({
+                    "sessionId": session_id,
+                    "toolCallId": form.call_id,
+                    "mode": "form",
+                    "message": message,
+                    "requestedSchema": form.schema,
+                });
+                ("elicitation/create", request)
+            }
+            None => {
+                let request = v1::RequestPermissionRequest::new(session_id, shown, offered.clone());
+                ("session/request_permission", json!(request))
+            }
+        };
+        let decided = DecideApproval::new(self.session_id, call.call_id.clone(), Decision::Deny);
+        let offered = call.form.is_none().then_some(offered);
+        self.asked.push(ask(self.agent, (method, request, offered), decided, settled).boxed());
     }
 
+    /// Answers that the client's user may give about a call; without a rule it can be allowed once only.
     fn options(&self, rule: Option<&str>) -> Vec<v1::PermissionOption> {
-        let keeps_rules = self.service.capabilities().view().keeps_rules;
-        let options = ANSWERS.into_iter().filter_map(|(id, kind, _, scope)| {
-            let name = match (id, scope, rule) {
-                ("reject", ..) => "Reject".to_owned(),
-                (_, Scope::Once, _) => "Allow once".to_owned(),
-                (_, Scope::Session, Some(rule)) => format!("Allow `{rule}` in this session"),
-                (_, Scope::Always, Some(rule)) if keeps_rules => format!("Always allow `{rule}`, in every folder"),
-                (_, Scope::Session | Scope::Always, _) => return None,
-            };
-            Some(v1::PermissionOption::new(id, name, kind))
-        });
-        options.collect()
-    }
-
-    /// Withdraws the question about a call that waits no more.
-    pub(crate) fn settle(&mut self, call_id: &str) {
-        if let Some(settled) = self.settled.remove(call_id).filter(|_| !self.is_cancelled) {
-            settled.cancel();
+        let (once, always) = (v1::PermissionOptionKind::AllowOnce, v1::PermissionOptionKind::AllowAlways);
+        let mut options = vec![v1::PermissionOption::new("once", "Allow once", once)];
+        if let Some(rule) = rule {
+            options.push(v1::PermissionOption::new("session", format!("Allow `{rule}` in this session"), always));
+            if self.agent.service.capabilities().view().keeps_rules {
+                let words = format!("Always allow `{rule}`, in every folder");
+                options.push(v1::PermissionOption::new("always", words, always));
+            }
         }
+        options.push(v1::PermissionOption::new("reject", "Reject", v1::PermissionOptionKind::RejectOnce));
+        options
     }
 
-    /// Withdraws no question from here on: a client that cancels a turn answers its questions itself.
-    pub(crate) const fn cancelled(&mut self) {
-        self.is_cancelled = true;
+    /// Withdraws the questions about a call that waits no more.
+    pub(crate) fn settle(&mut self, call_id: &str) {
+        let ends = |id: &String, of: &Option<String>| id == call_id || of.as_deref() == Some(call_id);
+        let ended = self.settled.extract_if(|id, (of, _)| ends(id, of));
+        ended.filter(|_| !self.cancelled.is_cancelled()).for_each(|(_, (_, settled))| settled.cancel());
     }
 
     /// Withdraws all questions, of a turn that has ended.
     pub(crate) async fn withdraw(mut self) {
-        if self.is_cancelled {
+        if self.cancelled.is_cancelled() {
             return;
         }
-        self.settled.values().for_each(CancellationToken::cancel);
+        self.settled.values().for_each(|(_, settled)| settled.cancel());
         let withdrawn = async { while self.asked.next().await.is_some() {} };
         // A client that reads nothing keeps its questions.
         timeout(WITHDRAWAL, withdrawn).await.ok();
@@ -101,45 +108,67 @@ impl<'a> Permissions<'a> {
     }
 }
 
-/// Asks about a call, and decides it by the answer.
+/// Asks, and decides by the answer.
 async fn ask(
-    service: &dyn SessionService,
-    peer: &Peer,
-    (session_id, call_id): (SessionId, String),
-    request: v1::RequestPermissionRequest,
+    agent: &Agent,
+    (method, request, offered): (&str, Value, Option<Vec<v1::PermissionOption>>),
+    denied: DecideApproval,
     settled: CancellationToken,
 ) {
-    let offered: Vec<_> = request.options.iter().map(|option| option.option_id.clone()).collect();
-    let Some(mut asked) = peer.ask("session/request_permission", &request).await else { return };
-    let answer = tokio::select! {
-        biased;
-        answer = asked.answer() => answer,
-        () = settled.cancelled() => return asked.withdraw().await,
+    let Some(answer) = agent.peer.ask(method, request, &settled).await else { return };
+    let answer = answer.map_err(|error| format!("the editor cannot ask its user: {error}"));
+    let chosen = answer.and_then(|answer| match &offered {
+        Some(offered) => chosen(answer, offered),
+        None => filled(&answer),
+    });
+    let refused = |reason| DecideApproval { reason: Some(reason), ..denied.clone() };
+    let decided = match chosen {
+        Ok((decision, scope, answer)) => DecideApproval { decision, scope, answer, ..denied.clone() },
+        Err(reason) => refused(reason),
     };
-    let Some(answer) = answer else { return };
-    let answer = answer.map(serde_json::from_value::<v1::RequestPermissionResponse>);
-    let (decision, scope, reason) = match answer {
-        Ok(Ok(v1::RequestPermissionResponse { outcome: v1::RequestPermissionOutcome::Selected(chosen), .. })) => {
-            let id = chosen.option_id.0;
-            match ANSWERS.iter().find(|(known, ..)| **known == *id && offered.iter().any(|option| *option.0 == *id)) {
-                Some((_, _, decision, scope)) => (*decision, *scope, None),
-                None => (Decision::Deny, Scope::Once, Some(format!("the editor chose {id:?}, which was not offered"))),
-            }
-        }
-        // After `session/cancel` its turn is ended, and the decision changes nothing.
-        Ok(Ok(_)) => (Decision::Deny, Scope::Once, Some("the question was closed without an answer".to_owned())),
-        Ok(Err(error)) => (Decision::Deny, Scope::Once, Some(format!("the editor's answer cannot be read: {error}"))),
-        Err(error) => (Decision::Deny, Scope::Once, Some(format!("the editor cannot ask its user: {error}"))),
-    };
-    let decide = |decision, scope, reason| {
-        let decided = DecideApproval::new(session_id, call_id.clone(), decision);
-        service.decide_approval(DecideApproval { scope, reason, ..decided })
-    };
-    let Err(error) = decide(decision, scope, reason).await else { return };
+    let Err(error) = agent.service.decide_approval(decided).await else { return };
     tracing::info!(%error, "a call was decided elsewhere, or its decision was refused");
     // A call that still waits must not wait for ever. One that was decided elsewhere keeps that decision.
-    let reason = format!("the editor's answer could not be kept: {error}");
-    if let Err(error) = decide(Decision::Deny, Scope::Once, Some(reason)).await {
+    let refusal = refused(format!("the editor's answer could not be kept: {error}"));
+    if let Err(error) = agent.service.decide_approval(refusal).await {
         tracing::debug!(%error, "the call waits no more");
+    }
+}
+
+/// A decision, or why there is none.
+type Decided = Result<(Decision, Scope, Option<RawJson>), String>;
+
+/// After `session/cancel` its turn is ended, and the decision changes nothing.
+const CLOSED: &str = "the question was closed without an answer";
+
+fn unreadable(why: impl std::fmt::Display) -> String {
+    format!("the editor's answer cannot be read: {why}")
+}
+
+/// Reads what a person chose of what was `offered`.
+fn chosen(answer: Value, offered: &[v1::PermissionOption]) -> Decided {
+    let answer: v1::RequestPermissionResponse = serde_json::from_value(answer).map_err(unreadable)?;
+    let v1::RequestPermissionOutcome::Selected(chosen) = answer.outcome else { return Err(CLOSED.to_owned()) };
+    match &*chosen.option_id.0 {
+        other if !offered.iter().any(|option| option.option_id == chosen.option_id) => {
+            Err(format!("the editor chose {other:?}, which was not offered"))
+        }
+        "once" => Ok((Decision::Approve, Scope::Once, None)),
+        "session" => Ok((Decision::Approve, Scope::Session, None)),
+        "always" => Ok((Decision::Approve, Scope::Always, None)),
+        _ => Ok((Decision::Deny, Scope::Once, None)),
+    }
+}
+
+/// Reads what a person wrote in a form. The service checks it.
+fn filled(answer: &Value) -> Decided {
+    match answer["action"].as_str() {
+        Some("accept") => {
+            let given = answer.get("content").filter(|content| content.is_object()).map(Value::to_string);
+            let given = RawJson::parse(given.as_deref().unwrap_or("{}")).map_err(unreadable)?;
+            Ok((Decision::Approve, Scope::Once, Some(given)))
+        }
+        Some("decline") => Ok((Decision::Deny, Scope::Once, None)),
+        _ => Err(CLOSED.to_owned()),
     }
 }

@@ -6,7 +6,7 @@ use meerkat_service::{
     SessionError,
     options::{Effort, ModelOptions},
     service::StartTurn,
-    tool::{Access, Ask, TurnAccess},
+    tool::{Access, TurnAccess},
 };
 
 use crate::AcpOptions;
@@ -15,45 +15,45 @@ const MODE: &str = "mode";
 const MODEL: &str = "model";
 const EFFORT: &str = "effort";
 
-/// A value's id, name and description.
-type Value = (&'static str, &'static str, &'static str);
+/// A mode: its id, name and description, and what its turns are given.
+pub(crate) type Mode = (&'static str, &'static str, &'static str, Option<TurnAccess>);
 
-/// Modes: what a session's calls may do. None allows more than the configuration.
-const READ: Value = ("read", "Read", "Nothing is changed: a call that may change something is refused");
-const EDIT: Value = ("edit", "Edit", "You are asked before a call that may change something runs");
-const FULL: Value = ("full", "Full", "You are asked only as tools.ask says");
-
-/// Values of how long a model thinks; the first is that of a session without a choice.
-const EFFORTS: [(Option<Effort>, &str, &str); 5] = [
-    (None, "default", "As configured"),
-    (Some(Effort::None), "none", "None"),
-    (Some(Effort::Low), "low", "Low"),
-    (Some(Effort::Medium), "medium", "Medium"),
-    (Some(Effort::High), "high", "High"),
+const MODES: [Mode; 3] = [
+    ("read", "Read", "Nothing is changed: a call that may change something is refused", Some(TurnAccess::Read)),
+    ("edit", "Edit", "You are asked before a call that may change something runs", Some(TurnAccess::Ask)),
+    ("full", "Full", "You are asked only as tools.ask says", None),
 ];
 
-/// Whether the configuration asks before each change.
-const fn asks(options: &AcpOptions) -> bool {
-    matches!(options.ask, Ask::Always | Ask::Changes)
+/// Values of how long a model thinks; the first is that of a session without a choice, as configured.
+const EFFORTS: [Option<Effort>; 5] =
+    [None, Some(Effort::None), Some(Effort::Low), Some(Effort::Medium), Some(Effort::High)];
+
+fn effort_id(effort: Option<Effort>) -> &'static str {
+    effort.map_or("default", Effort::name)
 }
 
 /// The modes, that of new sessions last. Without tools of a workspace there are none.
-fn modes(options: &AcpOptions) -> &'static [Value] {
-    match options.access {
-        Access::Off => &[],
-        Access::Read => &[READ],
-        Access::Write if asks(options) => &[READ, EDIT],
-        Access::Write => &[READ, EDIT, FULL],
-    }
+fn modes(options: &AcpOptions) -> &'static [Mode] {
+    let count = match options.access {
+        Access::Off => 0,
+        Access::Read => 1,
+        Access::Write => 2 + usize::from(options.has_full),
+    };
+    &MODES[..count]
 }
 
-/// What a turn in a mode is given.
-fn access(mode: &str) -> Option<TurnAccess> {
-    match mode {
-        "read" => Some(TurnAccess::Read),
-        "edit" => Some(TurnAccess::Ask),
-        _ => None,
-    }
+/// Makes an option with its values' ids, names and descriptions.
+fn select<'a>(
+    (id, name): (&'static str, &'static str),
+    category: v1::SessionConfigOptionCategory,
+    current: &str,
+    values: impl Iterator<Item = (&'a str, &'a str, Option<&'a str>)>,
+) -> v1::SessionConfigOption {
+    let value = |(id, name, words): (&str, &str, Option<&str>)| {
+        v1::SessionConfigSelectOption::new(id.to_owned(), name).description(words.map(str::to_owned))
+    };
+    v1::SessionConfigOption::select(id, name, current.to_owned(), values.map(value).collect::<Vec<_>>())
+        .category(category)
 }
 
 /// What a client set, or the newest turn had.
@@ -68,56 +68,41 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The current mode's id, if there are modes.
-    pub(crate) fn mode(&self, options: &AcpOptions) -> Option<&'static str> {
-        let (usual, ..) = modes(options).last()?;
-        Some(match self.access {
-            Some(TurnAccess::Read) => READ.0,
-            Some(TurnAccess::Ask) if *usual == FULL.0 => EDIT.0,
-            Some(TurnAccess::Ask) | None => *usual,
-        })
+    /// The current mode, if there are modes.
+    pub(crate) fn mode(&self, options: &AcpOptions) -> Option<&'static Mode> {
+        let modes = modes(options);
+        modes.iter().find(|(.., access)| *access == self.access).or(modes.last())
     }
 
     /// The modes, for clients that know no options.
     pub(crate) fn modes(&self, options: &AcpOptions) -> Option<v1::SessionModeState> {
-        let mode = |(id, name, words): &Value| v1::SessionMode::new(*id, *name).description((*words).to_owned());
-        Some(v1::SessionModeState::new(self.mode(options)?, modes(options).iter().map(mode).collect::<Vec<_>>()))
+        let mode = |(id, name, words, _): &Mode| v1::SessionMode::new(*id, *name).description((*words).to_owned());
+        Some(v1::SessionModeState::new(self.mode(options)?.0, modes(options).iter().map(mode).collect::<Vec<_>>()))
     }
 
     /// Lists the options with their values.
     pub(crate) fn options(&self, options: &AcpOptions) -> Vec<v1::SessionConfigOption> {
-        let mode = self.mode(options).map(|current| {
-            let mode = |(id, name, words): &Value| {
-                v1::SessionConfigSelectOption::new(*id, *name).description((*words).to_owned())
-            };
-            let modes: Vec<_> = modes(options).iter().map(mode).collect();
-            v1::SessionConfigOption::select(MODE, "Mode", current, modes)
-                .category(v1::SessionConfigOptionCategory::Mode)
+        let mode = self.mode(options).map(|(current, ..)| {
+            let values = modes(options).iter().map(|(id, name, words, _)| (*id, *name, Some(*words)));
+            select((MODE, "Mode"), v1::SessionConfigOptionCategory::Mode, current, values)
         });
         let model = (!options.models.is_empty()).then(|| {
-            let choice = |model: &str| v1::SessionConfigSelectOption::new(model.to_owned(), model.to_owned());
-            let models: Vec<_> = self.models(options).into_iter().map(choice).collect();
+            let values = self.models(options).into_iter().map(|model| (model, model, None));
             let current = self.model.as_ref().unwrap_or(&self.own_model);
-            v1::SessionConfigOption::select(MODEL, "Model", current.clone(), models)
-                .category(v1::SessionConfigOptionCategory::Model)
+            select((MODEL, "Model"), v1::SessionConfigOptionCategory::Model, current, values)
         });
-        let efforts = EFFORTS.map(|(_, id, name)| v1::SessionConfigSelectOption::new(id, name)).to_vec();
-        let current = self.effort.map_or(EFFORTS[0].1, Effort::name);
-        let effort = v1::SessionConfigOption::select(EFFORT, "Effort", current, efforts)
-            .description("How long the model thinks before it answers".to_owned())
-            .category(v1::SessionConfigOptionCategory::ThoughtLevel);
-        mode.into_iter().chain(model).chain([effort]).collect()
+        let efforts = EFFORTS.map(effort_id).into_iter().map(|id| (id, id, None));
+        let effort = effort_id(self.effort);
+        let effort = select((EFFORT, "Effort"), v1::SessionConfigOptionCategory::ThoughtLevel, effort, efforts);
+        let words = "How long the model thinks before it answers; as configured by default".to_owned();
+        mode.into_iter().chain(model).chain([effort.description(words)]).collect()
     }
 
     /// Models to choose from: those that are configured, the session's own, and that of the newest turn.
     fn models<'a>(&'a self, options: &'a AcpOptions) -> Vec<&'a str> {
-        let mut models: Vec<&str> = options.models.iter().map(String::as_str).collect();
-        for model in [Some(&self.own_model), self.model.as_ref()].into_iter().flatten() {
-            if !models.contains(&model.as_str()) {
-                models.push(model);
-            }
-        }
-        models
+        let own = [Some(&self.own_model), self.model.as_ref()].into_iter().flatten();
+        let more = own.filter(|model| !options.models.contains(model));
+        options.models.iter().chain(more).map(String::as_str).collect()
     }
 
     /// Sets an option.
@@ -134,26 +119,23 @@ impl Settings {
             v1::SessionConfigOptionValue::ValueId { value } => &*value.0,
             _ => "",
         };
-        match option {
-            MODE => return self.set_mode("value", chosen, options),
-            MODEL if self.models(options).contains(&chosen) => {
+        let effort = EFFORTS.into_iter().find(|effort| effort_id(*effort) == chosen);
+        match (option, effort) {
+            (MODE, _) => return self.set_mode("value", chosen, options),
+            (MODEL, _) if self.models(options).contains(&chosen) => {
                 self.model = Some(chosen.to_owned()).filter(|model| *model != self.own_model);
-                return Ok(());
             }
-            EFFORT => {
-                if let Some((effort, ..)) = EFFORTS.iter().find(|(_, id, _)| *id == chosen) {
-                    self.effort = *effort;
-                    return Ok(());
-                }
+            (EFFORT, Some(effort)) => self.effort = effort,
+            (MODEL | EFFORT, _) => {
+                let message = format!("{chosen:?} is not among the values of {option:?}, which `configOptions` lists");
+                return Err(SessionError::invalid("value", message));
             }
-            MODEL => {}
             _ => {
                 let message = format!("there is no option {option:?}; there are {MODE:?}, {MODEL:?} and {EFFORT:?}");
                 return Err(SessionError::invalid("configId", message));
             }
         }
-        let message = format!("{chosen:?} is not among the values of {option:?}, which `configOptions` lists");
-        Err(SessionError::invalid("value", message))
+        Ok(())
     }
 
     /// Sets the mode.
@@ -161,18 +143,18 @@ impl Settings {
     /// # Errors
     /// `INVALID_REQUEST` for a mode that the session does not have.
     pub(crate) fn set_mode(&mut self, field: &str, mode: &str, options: &AcpOptions) -> Result<(), SessionError> {
-        if !modes(options).iter().any(|(id, ..)| *id == mode) {
+        let Some((.., access)) = modes(options).iter().find(|(id, ..)| *id == mode) else {
             let message =
                 format!("there is no mode {mode:?} here; `modes` lists them, as tools.access and tools.ask say");
             return Err(SessionError::invalid(field, message));
-        }
-        self.access = access(mode);
+        };
+        self.access = *access;
         Ok(())
     }
 
-    /// The turn with what is set. It always names its access, because what owns the sessions may be configured otherwise.
+    /// The turn with what is set. It always names the access of the mode that the client is shown.
     pub(crate) fn on(&self, turn: StartTurn, options: &AcpOptions) -> StartTurn {
-        let access = self.mode(options).and_then(access);
+        let access = self.mode(options).and_then(|(.., access)| *access);
         let options = ModelOptions { effort: self.effort, ..ModelOptions::default() };
         StartTurn { options, access, model: self.model.clone(), ..turn }
     }

@@ -1,54 +1,37 @@
 //! A turn, shown as it comes up to its end: its updates, and questions about its calls.
 
-use std::{pin::pin, sync::Arc};
+use std::{convert::Infallible, future::pending};
 
 use agent_client_protocol_schema::v1;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    SessionError, SessionId, SessionService,
+    SessionError, SessionId,
     follow::{
         Follower,
-        turn::{FollowedTurn, TurnStep},
+        turn::{FollowedTurn, TurnStep, stop},
     },
     model::StopReason as Stopped,
-    service::{CancelQueued, InterruptTurn, PendingApproval, TurnAccepted, TurnHandle, TurnResult, TurnStatus},
+    service::{PendingApproval, TurnHandle, TurnResult, TurnStatus},
     session::event::{ApprovalRequested, Event},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    permissions::Permissions,
-    updates::{Shows, Updates},
-    wire::Peer,
-};
+use crate::{agent::Agent, permissions::Permissions, updates::Updates};
 
 /// The client of a turn.
 pub(crate) struct Watcher<'a> {
-    pub(crate) service: &'a Arc<dyn SessionService>,
-    pub(crate) peer: &'a Peer,
+    pub(crate) agent: &'a Agent,
     pub(crate) session_id: SessionId,
-    pub(crate) shows: Shows,
     /// Cancelled when the client cancels the turn.
     pub(crate) cancelled: &'a CancellationToken,
     /// Cancelled when the client is gone or watches the turn no more, which cancels no turn.
     pub(crate) gone: &'a CancellationToken,
 }
 
-/// Sends updates of a session; returns `false` if the client is gone.
-pub(crate) async fn show(peer: &Peer, session_id: SessionId, updates: Vec<v1::SessionUpdate>) -> bool {
-    for update in updates {
-        let notification = v1::SessionNotification::new(session_id.to_string(), update);
-        if !peer.notify("session/update", &notification).await {
-            return false;
-        }
-    }
-    true
-}
-
 impl Watcher<'_> {
     /// Sends updates; returns `false` if the client is gone.
-    async fn send(&self, updates: Vec<v1::SessionUpdate>) -> bool {
-        show(self.peer, self.session_id, updates).await
+    async fn send(&self, updates: impl IntoIterator<Item = v1::SessionUpdate>) -> bool {
+        self.agent.show(self.session_id, updates).await
     }
 
     /// Shows a turn up to its end, and asks about its calls, first about those that waited before.
@@ -59,93 +42,85 @@ impl Watcher<'_> {
         mut updates: Updates,
         waiting: Vec<PendingApproval>,
     ) -> Result<v1::StopReason, SessionError> {
-        let (service, accepted) = (self.service.as_ref(), handle.accepted.clone());
-        let mut permissions = Permissions::new(service, self.peer, self.session_id);
-        for call in waiting.into_iter().filter(|call| call.turn == accepted.turn) {
-            let PendingApproval { call_id, name, arguments, preview, rule, form, .. } = call;
-            let call = ApprovalRequested { call_id, name, arguments, preview, rule, form };
-            self.ask(&mut permissions, &updates, &call).await;
-        }
+        let accepted = handle.accepted.clone();
         // Each turn has its own watcher, so that nothing is shown twice.
         updates.only = Some(accepted.turn);
-        let mut turn = FollowedTurn::new(handle, follower);
-        let mut is_cancelled = false;
+        let stopped = async {
+            self.cancelled.cancelled().await;
+            stop(self.agent.service.as_ref(), &accepted).await;
+            pending::<Infallible>().await
+        };
+        let mut permissions = Permissions::new(self.agent, self.session_id, self.cancelled);
+        let ended = tokio::select! {
+            biased;
+            () = self.gone.cancelled() => Ok(v1::StopReason::Cancelled),
+            never = stopped => match never {},
+            ended = self.follow(FollowedTurn::new(handle, follower), updates, waiting, &mut permissions) => ended,
+        };
+        permissions.withdraw().await;
+        ended
+    }
+
+    async fn follow(
+        &self,
+        mut turn: FollowedTurn,
+        mut updates: Updates,
+        waiting: Vec<PendingApproval>,
+        permissions: &mut Permissions<'_>,
+    ) -> Result<v1::StopReason, SessionError> {
+        for call in waiting.into_iter().filter(|call| Some(call.turn) == updates.only) {
+            let PendingApproval { call_id, name, arguments, preview, rule, form, .. } = call;
+            let call = ApprovalRequested { call_id, name, arguments, preview, rule, form };
+            self.ask(permissions, &updates, &call).await;
+        }
         loop {
             let step = tokio::select! {
                 biased;
-                () = self.gone.cancelled() => {
-                    permissions.withdraw().await;
-                    return Ok(v1::StopReason::Cancelled);
-                }
-                () = self.cancelled.cancelled(), if !is_cancelled => {
-                    is_cancelled = true;
-                    permissions.cancelled();
-                    stop(service, &accepted).await;
-                    continue;
-                }
                 never = permissions.carry_on() => match never {},
                 step = turn.next() => step,
             };
-            match step {
-                TurnStep::Line(line) => match updates.see(&line).await {
-                    Ok((shown, record)) => {
-                        let mut sending = pin!(self.send(shown));
-                        let is_sent = loop {
-                            tokio::select! {
-                                biased;
-                                () = self.cancelled.cancelled(), if !is_cancelled => {
-                                    is_cancelled = true;
-                                    permissions.cancelled();
-                                    stop(service, &accepted).await;
-                                }
-                                is_sent = &mut sending => break is_sent,
-                            }
-                        };
-                        if !is_sent {
-                            return Ok(v1::StopReason::Cancelled);
-                        }
-                        match record.filter(|record| record.turn == Some(accepted.turn)).map(|record| record.event) {
-                            Some(Event::ApprovalRequested(call)) => self.ask(&mut permissions, &updates, &call).await,
-                            Some(Event::ApprovalDecided(decided)) => permissions.settle(&decided.call_id),
-                            Some(Event::ToolFinished(finished)) => permissions.settle(&finished.call_id),
-                            _ => {}
-                        }
-                    }
-                    Err(error) => self.lose(&mut turn, &error).await,
-                },
-                TurnStep::Lost(error) => self.lose(&mut turn, &error).await,
-                TurnStep::End(ended) => {
-                    permissions.withdraw().await;
-                    return match ended {
-                        Ok(result) => self.end(&result).await,
-                        // It was cancelled while it waited for its place.
-                        Err(SessionError::Interrupted { .. }) => Ok(v1::StopReason::Cancelled),
-                        Err(error) => Err(error),
-                    };
+            let seen = match step {
+                TurnStep::Line(line) => updates.see(&line).await,
+                TurnStep::Lost(error) => Err(error),
+                TurnStep::End(Ok(result)) => return self.end(&result).await,
+                // It was cancelled while it waited for its place.
+                TurnStep::End(Err(SessionError::Interrupted { .. })) => return Ok(v1::StopReason::Cancelled),
+                TurnStep::End(Err(error)) => return Err(error),
+            };
+            let (shown, record) = match seen {
+                Ok(seen) => seen,
+                // The turn's end still comes.
+                Err(error) => {
+                    tracing::warn!(%error, "the turn's events can be shown no further");
+                    turn.stop_lines();
+                    let words = format!("What follows cannot be shown: {error}");
+                    (self.agent.shows().notice(v1::NoticeSeverity::Error, &words).into_iter().collect(), None)
                 }
+            };
+            if !self.send(shown).await {
+                return Ok(v1::StopReason::Cancelled);
+            }
+            match record.filter(|record| record.turn == updates.only).map(|record| record.event) {
+                Some(Event::ApprovalRequested(call)) => self.ask(permissions, &updates, &call).await,
+                Some(Event::ApprovalDecided(decided)) => permissions.settle(&decided.call_id),
+                Some(Event::ToolFinished(finished)) => permissions.settle(&finished.call_id),
+                _ => {}
             }
         }
     }
 
-    /// Asks about a call. A question of a server is for another surface, which the client hears.
+    /// Asks about a call, or what a server asks. A client that shows no forms hears where to answer.
     async fn ask(&self, permissions: &mut Permissions<'_>, updates: &Updates, call: &ApprovalRequested) {
-        let Some(form) = &call.form else {
-            let shown = updates.asked(&call.call_id, &call.name, call.preview.as_deref());
-            return permissions.ask(&call.call_id, shown, call.rule.as_deref());
-        };
-        let words = format!(
-            "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
-            form.server, form.message, self.session_id
-        );
-        self.send(self.shows.notice(v1::NoticeSeverity::Warning, &words).into_iter().collect()).await;
-    }
-
-    /// Shows no further event. The turn's end still comes.
-    async fn lose(&self, turn: &mut FollowedTurn, error: &SessionError) {
-        tracing::warn!(%error, "the turn's events can be shown no further");
-        turn.stop_lines();
-        let words = format!("What follows cannot be shown: {error}");
-        self.send(self.shows.notice(v1::NoticeSeverity::Error, &words).into_iter().collect()).await;
+        match &call.form {
+            Some(form) if !self.agent.shows().forms => {
+                let words = format!(
+                    "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
+                    form.server, form.message, self.session_id
+                );
+                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, &words)).await;
+            }
+            _ => permissions.ask(call, updates.asked(&call.call_id, &call.name, call.preview.as_deref())),
+        }
     }
 
     /// Says how a turn ended.
@@ -159,7 +134,7 @@ impl Watcher<'_> {
             (TurnStatus::Failed, None) => Err(SessionError::Internal("a turn failed without why".to_owned())),
             (TurnStatus::Waiting, _) => {
                 let words = "The turn waits for the program whose tools it calls.";
-                self.send(self.shows.notice(v1::NoticeSeverity::Warning, words).into_iter().collect()).await;
+                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, words)).await;
                 Ok(v1::StopReason::EndTurn)
             }
             (TurnStatus::Completed, _) => Ok(match result.stop_reason {
@@ -168,16 +143,5 @@ impl Watcher<'_> {
                 Some(Stopped::EndTurn | Stopped::ToolUse | Stopped::Empty) | None => v1::StopReason::EndTurn,
             }),
         }
-    }
-}
-
-/// Ends a turn: a queued one leaves the queue, a running one is interrupted.
-async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
-    let TurnAccepted { session_id, turn, .. } = *turn;
-    if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
-        return;
-    }
-    if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await {
-        tracing::debug!(%error, "a turn had ended before it was cancelled");
     }
 }

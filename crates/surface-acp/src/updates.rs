@@ -25,18 +25,24 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
+use crate::agent::Agent;
+
 /// What a client shows beside texts and calls.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Shows {
     notices: bool,
     compactions: bool,
+    pub(crate) forms: bool,
 }
 
 impl Shows {
     pub(crate) fn of(capabilities: &v1::ClientCapabilities) -> Self {
         let session = capabilities.session.as_ref();
-        let notices = session.is_some_and(|session| session.notices.is_some());
-        Self { notices, compactions: session.is_some_and(|session| session.compaction.is_some()) }
+        Self {
+            notices: session.is_some_and(|session| session.notices.is_some()),
+            compactions: session.is_some_and(|session| session.compaction.is_some()),
+            forms: capabilities.elicitation.as_ref().is_some_and(|elicitation| elicitation.form.is_some()),
+        }
     }
 
     /// Makes a notice, if the client shows them.
@@ -47,6 +53,14 @@ impl Shows {
 
 /// Message of a user.
 type Said = (Body, Vec<Attached>);
+
+/// What was shown of a step's text, and of its reasoning.
+#[derive(Default)]
+struct Step {
+    id: (Option<TurnNumber>, u32),
+    said: Shown,
+    thought: Shown,
+}
 
 /// A session as a client sees it.
 pub(crate) struct Updates {
@@ -61,10 +75,7 @@ pub(crate) struct Updates {
     steered: HashMap<Seq, Said>,
     /// Arguments of calls without a result.
     calls: HashMap<String, (String, Value)>,
-    step: Option<(Option<TurnNumber>, u32)>,
-    /// What was shown of the step's text, and of its reasoning.
-    said: Shown,
-    thought: Shown,
+    step: Step,
     /// The one turn that is shown, beside what belongs to no turn; all are if it is `None`.
     pub(crate) only: Option<TurnNumber>,
     /// Turn that has not ended, with the event that began it.
@@ -74,24 +85,17 @@ pub(crate) struct Updates {
 }
 
 impl Updates {
-    pub(crate) fn new(
-        service: Arc<dyn SessionService>,
-        session_id: SessionId,
-        workspace: Option<&str>,
-        shows: Shows,
-    ) -> Self {
+    pub(crate) fn new(agent: &Agent, session_id: SessionId, workspace: Option<&str>) -> Self {
         Self {
-            service,
+            service: agent.service.clone(),
             session_id,
             workspace: workspace.map(PathBuf::from),
-            shows,
+            shows: agent.shows(),
             own: None,
             queued: HashMap::new(),
             steered: HashMap::new(),
             calls: HashMap::new(),
-            step: None,
-            said: Shown::default(),
-            thought: Shown::default(),
+            step: Step::default(),
             only: None,
             open: None,
             newest: TurnStarted::default(),
@@ -110,31 +114,26 @@ impl Updates {
         &mut self,
         line: &FollowedLine,
     ) -> Result<(Vec<v1::SessionUpdate>, Option<Record>), SessionError> {
-        let unreadable =
-            |why: &dyn std::fmt::Display| SessionError::Internal(format!("an event cannot be read: {why}"));
-        let text = std::str::from_utf8(&line.line).map_err(|why| unreadable(&why))?;
+        let text = std::str::from_utf8(&line.line).map_err(unreadable)?;
         if line.seq.is_none() {
-            let live = wire::decode_live(text).map_err(|why| unreadable(&why))?;
-            let live = live.filter(|live| self.shows_turn(live.turn));
+            let live = wire::decode_live(text).map_err(unreadable)?.filter(|live| self.shows_turn(live.turn));
             return Ok((live.map(|live| self.live(live.turn, live.event)).unwrap_or_default(), None));
         }
-        let record = wire::decode_event(text).map_err(|why| unreadable(&why))?;
-        if !self.shows_turn(record.turn) {
-            return Ok((Vec::new(), Some(record)));
-        }
-        Ok((self.durable(&record).await, Some(record)))
+        let record = wire::decode_event(text).map_err(unreadable)?;
+        let shown = if self.shows_turn(record.turn) { self.durable(&record).await } else { Vec::new() };
+        Ok((shown, Some(record)))
     }
 
     fn live(&mut self, turn: Option<TurnNumber>, event: LiveEvent) -> Vec<v1::SessionUpdate> {
         match event {
             LiveEvent::TextDelta(delta) => {
                 self.enter(turn, delta.step);
-                let is_next = self.said.takes(delta.block, delta.offset, &delta.text);
+                let is_next = self.step.said.takes(delta.block, delta.offset, &delta.text);
                 if is_next { self.say(delta.text) } else { Vec::new() }
             }
             LiveEvent::ReasoningDelta(delta) => {
                 self.enter(turn, delta.step);
-                let is_next = self.thought.takes(delta.block, delta.offset, &delta.text);
+                let is_next = self.step.thought.takes(delta.block, delta.offset, &delta.text);
                 if is_next { think(delta.text) } else { Vec::new() }
             }
             LiveEvent::ToolProgress(progress) => {
@@ -186,8 +185,7 @@ impl Updates {
             }
             Event::PartialText(partial) => {
                 self.enter(turn, partial.step);
-                let text = self.whole(&partial.text).await;
-                self.rest(&text)
+                self.rest(&self.whole(&partial.text).await)
             }
             Event::ToolStarted(started) => {
                 vec![update(&started.call_id, v1::ToolCallUpdateFields::new().status(v1::ToolCallStatus::InProgress))]
@@ -219,42 +217,36 @@ impl Updates {
     fn compaction(&self, status: v1::CompactionStatus, error: Option<&str>) -> Vec<v1::SessionUpdate> {
         // A session has one compaction at a time.
         let update = v1::CompactionUpdate::new("compaction", status);
-        let update = match error {
-            Some(error) => update.error(error.to_owned()),
-            None => update,
-        };
+        let update = error.into_iter().fold(update, |update, error| update.error(error.to_owned()));
         self.shows.compactions.then(|| v1::SessionUpdate::CompactionUpdate(update)).into_iter().collect()
     }
 
     fn enter(&mut self, turn: Option<TurnNumber>, step: u32) {
-        if self.step != Some((turn, step)) {
-            self.step = Some((turn, step));
-            (self.said, self.thought) = (Shown::default(), Shown::default());
+        if self.step.id != (turn, step) {
+            self.step = Step { id: (turn, step), ..Step::default() };
         }
     }
 
     fn say(&self, said: String) -> Vec<v1::SessionUpdate> {
-        let (turn, step) = self.step.unwrap_or_default();
+        let (turn, step) = self.step.id;
         let id = format!("{}.{step}", turn.unwrap_or_default());
-        let chunk = |said| v1::ContentChunk::new(text(said)).message_id(id.as_str());
-        let said = Some(said).filter(|said| !said.is_empty()).map(chunk);
-        said.map(v1::SessionUpdate::AgentMessageChunk).into_iter().collect()
+        chunk(said)
+            .map(|chunk| v1::SessionUpdate::AgentMessageChunk(chunk.message_id(id.as_str())))
+            .into_iter()
+            .collect()
     }
 
     /// Shows the rest of a step's whole text.
     fn rest(&mut self, whole: &str) -> Vec<v1::SessionUpdate> {
-        let rest = self.said.rest(whole).unwrap_or_default().to_owned();
+        let rest = self.step.said.rest(whole).unwrap_or_default().to_owned();
         self.say(rest)
     }
 
     /// Shows a model's answer: what is not shown yet of its texts, then its calls.
     async fn message(&mut self, message: &AssistantMessage) -> Vec<v1::SessionUpdate> {
         let mut updates = self.blocks(&message.blocks).await;
-        if let Some(context) = message.context
-            && let Some(free) = context.free
-        {
-            updates.push(v1::SessionUpdate::UsageUpdate(v1::UsageUpdate::new(context.used(), context.used() + free)));
-        }
+        let usage = message.context.and_then(|context| Some((context.used(), context.used() + context.free?)));
+        updates.extend(usage.map(|(used, size)| v1::SessionUpdate::UsageUpdate(v1::UsageUpdate::new(used, size))));
         updates
     }
 
@@ -268,7 +260,7 @@ impl Updates {
             }
         }
         // A turn may outrun its deltas: then the message has the rest.
-        let mut updates = think(self.thought.rest(&thought).unwrap_or_default().to_owned());
+        let mut updates = think(self.step.thought.rest(&thought).unwrap_or_default().to_owned());
         updates.extend(self.rest(&said));
         updates.extend(calls.into_iter().map(|call| v1::SessionUpdate::ToolCall(self.call(call))));
         updates
@@ -291,21 +283,22 @@ impl Updates {
 
     /// The call as a question about it shows it, with the text that the service has for the person.
     pub(crate) fn asked(&self, call_id: &str, name: &str, preview: Option<&str>) -> v1::ToolCallUpdate {
-        let mut fields = v1::ToolCallUpdateFields::new().status(v1::ToolCallStatus::Pending);
-        let arguments = self.calls.get(call_id).map(|(_, arguments)| arguments);
-        let shown = arguments.map(|arguments| title(name, arguments)).unwrap_or_else(|| name.to_owned());
-        let change = arguments.filter(|_| name == "edit").and_then(|arguments| self.change(name, arguments, None));
+        let none = Value::Null;
+        let arguments = self.calls.get(call_id).map_or(&none, |(_, arguments)| arguments);
         let preview = preview.map(|preview| content(format!("```\n{}\n```", preview.trim_end())));
-        let shown_content: Vec<v1::ToolCallContent> = change.into_iter().chain(preview).collect();
-        if let Some(arguments) = arguments {
-            fields = fields.locations(self.places(arguments)).raw_input(arguments.clone());
-        }
-        v1::ToolCallUpdate::new(call_id.to_owned(), fields.title(shown).kind(kind(name)).content(shown_content))
+        let shown = self.change("edit", arguments, None).filter(|_| name == "edit").into_iter().chain(preview);
+        let fields = v1::ToolCallUpdateFields::new()
+            .status(v1::ToolCallStatus::Pending)
+            .title(title(name, arguments))
+            .kind(kind(name))
+            .content(shown.collect::<Vec<_>>())
+            .locations(self.places(arguments))
+            .raw_input(Some(arguments.clone()).filter(|arguments| !arguments.is_null()));
+        v1::ToolCallUpdate::new(call_id.to_owned(), fields)
     }
 
     async fn finished(&mut self, finished: &ToolFinished) -> v1::SessionUpdate {
         let is_done = finished.outcome == ToolOutcome::Succeeded;
-        let status = if is_done { v1::ToolCallStatus::Completed } else { v1::ToolCallStatus::Failed };
         let output = self.whole(&finished.output).await;
         let mut shown = Vec::new();
         if let Some((name, arguments)) = self.calls.remove(&finished.call_id).filter(|_| is_done) {
@@ -325,7 +318,7 @@ impl Updates {
                 Err(error) => content(unread("an image", &error)),
             });
         }
-        let mut fields = v1::ToolCallUpdateFields::new().status(status).content(shown);
+        let mut fields = v1::ToolCallUpdateFields::new().status(status(is_done)).content(shown);
         if let (Some(workspace), false) = (&self.workspace, finished.files.is_empty()) {
             let places = finished.files.iter().map(|file| v1::ToolCallLocation::new(workspace.join(&file.path)));
             fields = fields.locations(places.collect::<Vec<_>>());
@@ -352,12 +345,10 @@ impl Updates {
 
     /// Shows what a user said: the text, then each image and file.
     async fn user(&self, seq: Seq, (prompt, attached): &Said) -> Vec<v1::SessionUpdate> {
-        let said = self.whole(prompt).await;
-        let mut blocks: Vec<v1::ContentBlock> =
-            Some(said).filter(|said| !said.is_empty()).map(text).into_iter().collect();
+        let mut chunks: Vec<_> = chunk(self.whole(prompt).await).into_iter().collect();
         for block in attached {
             let bytes = self.blob(block.blob()).await;
-            blocks.push(match (block, bytes) {
+            chunks.push(v1::ContentChunk::new(match (block, bytes) {
                 (Attached::Image(_), Err(error)) => text(unread("an image", &error)),
                 (Attached::File(file), Err(error)) => text(unread(&file.name, &error)),
                 (Attached::Image(image), Ok(bytes)) => picture(&bytes, &image.media_type),
@@ -368,31 +359,25 @@ impl Updates {
                     let content = v1::EmbeddedResourceResource::TextResourceContents(content);
                     v1::ContentBlock::Resource(v1::EmbeddedResource::new(content))
                 }
-            });
+            }));
         }
-        let id = seq.to_string();
-        let chunk = |block| v1::SessionUpdate::UserMessageChunk(v1::ContentChunk::new(block).message_id(id.as_str()));
-        blocks.into_iter().map(chunk).collect()
+        let user =
+            |chunk: v1::ContentChunk| v1::SessionUpdate::UserMessageChunk(chunk.message_id(seq.to_string().as_str()));
+        chunks.into_iter().map(user).collect()
     }
 
     /// Shows a message from before the first turn.
     async fn given(&mut self, seq: Seq, message: &Message) -> Vec<v1::SessionUpdate> {
-        self.step = None;
-        (self.said, self.thought) = (Shown::default(), Shown::default());
+        self.step = Step::default();
         match message {
             Message::User { content, blocks } => self.user(seq, &(content.clone(), blocks.clone())).await,
-            Message::Assistant { content } => {
-                let said = self.whole(content).await;
-                self.say(said)
-            }
+            Message::Assistant { content } => self.say(self.whole(content).await),
             Message::BlockAssistant { blocks, .. } => self.blocks(blocks).await,
             Message::ToolResults { results } => {
                 let mut updates = Vec::new();
                 for result in results {
-                    let status =
-                        if result.is_error { v1::ToolCallStatus::Failed } else { v1::ToolCallStatus::Completed };
-                    let output = self.whole(&result.content).await;
-                    let fields = v1::ToolCallUpdateFields::new().status(status).content(vec![content(output)]);
+                    let output = vec![content(self.whole(&result.content).await)];
+                    let fields = v1::ToolCallUpdateFields::new().status(status(!result.is_error)).content(output);
                     updates.push(update(&result.call_id, fields));
                 }
                 updates
@@ -419,9 +404,12 @@ fn picture(bytes: &[u8], media_type: &str) -> v1::ContentBlock {
     v1::ContentBlock::Image(v1::ImageContent::new(BASE64_STANDARD.encode(bytes), media_type))
 }
 
+fn chunk(said: String) -> Option<v1::ContentChunk> {
+    (!said.is_empty()).then(|| v1::ContentChunk::new(text(said)))
+}
+
 fn think(thought: String) -> Vec<v1::SessionUpdate> {
-    let chunk = Some(thought).filter(|thought| !thought.is_empty()).map(|thought| v1::ContentChunk::new(text(thought)));
-    chunk.map(v1::SessionUpdate::AgentThoughtChunk).into_iter().collect()
+    chunk(thought).map(v1::SessionUpdate::AgentThoughtChunk).into_iter().collect()
 }
 
 /// A text that is shown once, and is no part of the session.
@@ -429,10 +417,18 @@ pub(crate) fn said(words: &str) -> v1::SessionUpdate {
     v1::SessionUpdate::AgentMessageChunk(v1::ContentChunk::new(text(words)))
 }
 
+fn unreadable(why: impl std::fmt::Display) -> SessionError {
+    SessionError::Internal(format!("an event cannot be read: {why}"))
+}
+
 /// Words in the place of what cannot be read.
 fn unread(what: &str, error: &SessionError) -> String {
     tracing::warn!(%error, what, "a part of a session cannot be read");
     format!("[{what} cannot be read]")
+}
+
+const fn status(is_done: bool) -> v1::ToolCallStatus {
+    if is_done { v1::ToolCallStatus::Completed } else { v1::ToolCallStatus::Failed }
 }
 
 /// Text of a call.

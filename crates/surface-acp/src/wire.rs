@@ -1,37 +1,34 @@
-//! The framing: each line is one JSON-RPC message, and both sides send requests.
+//! JSON-RPC, in which both sides send requests.
 //!
 //! One task reads, one writes, and each request is answered by its own task. A notification is handled before the next
-//! line is read, and so is a request up to where it first waits, so a cancellation never passes a prompt by.
+//! message is read, and so is a request up to where it first waits, so a cancellation never passes a prompt by.
 
 use std::{
     collections::HashMap,
     io,
+    pin::pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
 
 use agent_client_protocol_schema::v1::{Error, RequestId};
-use futures::FutureExt as _;
-use meerkat_service::wire::{Line, read_line};
+use futures::{FutureExt as _, Sink, SinkExt as _, Stream, StreamExt as _};
+use meerkat_service::{SessionService, wire::Line};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
     sync::{Semaphore, mpsc, oneshot},
     task::JoinSet,
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::{
-    agent::{Agent, Answer},
-    error,
-};
+use crate::{AcpOptions, agent::Agent, error};
 
-/// Lines that wait for the writer. More would only cost memory: a turn waits with its cursor.
+/// Messages that wait for the writer. More would only cost memory: a turn waits with its cursor.
 const QUEUE: usize = 4;
 
 /// Requests under way at one time.
@@ -41,7 +38,7 @@ pub(crate) const REQUESTS_MAX: usize = 256;
 const MESSAGES_HELD: usize = 4;
 const SHORT_BYTES: usize = 1024;
 
-/// Longest time in which a client takes nothing of a line.
+/// Longest time in which a client takes nothing of a message.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Longest wait for the last answers when the process must end.
@@ -58,136 +55,121 @@ struct Incoming {
     error: Option<Value>,
 }
 
-type Answered = oneshot::Sender<Result<Value, Error>>;
+/// Takes the answer of the client, or its error.
+type Answered = oneshot::Sender<Result<Value, String>>;
 
 /// The client, as requests and notifications reach it. Clones are the same client.
 #[derive(Clone)]
 pub(crate) struct Peer {
     out: mpsc::Sender<String>,
     next: Arc<AtomicI64>,
-    asked: Arc<Mutex<HashMap<i64, Answered>>>,
-}
-
-/// Request that the client has not answered. Dropping it forgets the answer.
-pub(crate) struct Asked {
-    peer: Peer,
-    id: i64,
-    answer: oneshot::Receiver<Result<Value, Error>>,
+    asked: Arc<Mutex<HashMap<RequestId, Answered>>>,
 }
 
 impl Peer {
-    /// Sends a line; returns `false` if the client is gone.
-    async fn send(&self, message: &impl Serialize) -> bool {
-        match serde_json::to_string(message) {
-            Ok(line) => self.out.send(line).await.is_ok(),
-            Err(error) => {
-                tracing::error!(%error, "a message could not be written");
-                true
-            }
-        }
+    /// Sends a message; returns `false` if the client is gone.
+    async fn send(&self, message: Value) -> bool {
+        self.out.send(message.to_string()).await.is_ok()
     }
 
     /// Sends a notification; returns `false` if the client is gone.
-    pub(crate) async fn notify(&self, method: &str, params: &impl Serialize) -> bool {
-        self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params })).await
+    pub(crate) async fn notify(&self, method: &str, params: impl Serialize) -> bool {
+        self.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await
     }
 
-    /// Sends a request; `None` if the client is gone.
-    pub(crate) async fn ask(&self, method: &str, params: &impl Serialize) -> Option<Asked> {
+    /// Asks the client, and withdraws the question when it is `settled`; `None` if no answer comes.
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        params: Value,
+        settled: &CancellationToken,
+    ) -> Option<Result<Value, String>> {
         let (id, (answered, answer)) = (self.next.fetch_add(1, Ordering::Relaxed), oneshot::channel());
-        self.waiting(|asked| asked.insert(id, answered));
-        let asked = Asked { peer: self.clone(), id, answer };
-        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.send(&request).await.then_some(asked)
-    }
-
-    fn waiting<T>(&self, act: impl FnOnce(&mut HashMap<i64, Answered>) -> T) -> T {
-        act(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn take_answer(&self, id: &RequestId, answer: Result<Value, Error>) {
-        if let RequestId::Number(id) = id
-            && let Some(answered) = self.waiting(|asked| asked.remove(id))
         {
-            // The question may have been withdrawn.
-            answered.send(answer).ok();
+            let mut asked = self.asked();
+            asked.retain(|_, answered| !answered.is_closed());
+            asked.insert(RequestId::Number(id), answered);
+        }
+        if !self.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            answer = answer => answer.ok(),
+            () = settled.cancelled() => {
+                self.notify("$/cancel_request", json!({ "requestId": id })).await;
+                None
+            }
         }
     }
-}
 
-impl Asked {
-    /// Waits for the answer; `None` if there will be none. It can be dropped and called again.
-    pub(crate) async fn answer(&mut self) -> Option<Result<Value, Error>> {
-        (&mut self.answer).await.ok()
-    }
-
-    /// Tells the client that no answer is wanted.
-    pub(crate) async fn withdraw(self) {
-        self.peer.notify("$/cancel_request", &json!({ "requestId": self.id })).await;
+    fn asked(&self) -> MutexGuard<'_, HashMap<RequestId, Answered>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.peer.waiting(|asked| asked.remove(&self.id));
-    }
-}
-
-/// Answers lines until the input ends, and then waits for the answers; or until `stop` is cancelled.
-pub(crate) async fn serve(
-    agent: Agent,
-    reader: impl AsyncRead + Send + Unpin,
-    writer: impl AsyncWrite + Send + Unpin + 'static,
+/// Serves one client until there are no more messages, which interrupts no turn, and then waits for the answers; or until
+/// `stop` is cancelled, when running turns have ended. The sink takes messages, and `None` at their end.
+///
+/// # Errors
+/// If reading or writing fails.
+pub async fn serve(
+    service: Arc<dyn SessionService>,
+    options: AcpOptions,
+    (messages, sink): (
+        impl Stream<Item = io::Result<Line>>,
+        impl Sink<Option<String>, Error = io::Error> + Send + 'static,
+    ),
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let limit = agent.options.message_bytes;
+    let limit = options.message_bytes;
     let (out, queue) = mpsc::channel(QUEUE);
-    let writing = AbortOnDropHandle::new(tokio::spawn(write(queue, writer)));
+    let writing = AbortOnDropHandle::new(tokio::spawn(write(queue, sink)));
     let peer = Peer { out, next: Arc::default(), asked: Arc::default() };
-    let (agent, gone) = (Arc::new(agent), CancellationToken::new());
+    let gone = CancellationToken::new();
+    let agent = Agent::new(service, options, (peer.clone(), gone.clone()));
     let bytes = Arc::new(Semaphore::new(limit.saturating_mul(MESSAGES_HELD).min(Semaphore::MAX_PERMITS)));
-    let (mut requests, mut reader) = (JoinSet::new(), BufReader::new(reader));
+    let (mut requests, mut messages) = (JoinSet::new(), pin!(messages));
     let is_stopped = loop {
         while requests.try_join_next().is_some() {}
-        let line = tokio::select! {
+        let message = tokio::select! {
             biased;
             () = stop.cancelled() => break true,
             () = peer.out.closed() => break false,
-            line = read_line(&mut reader, limit) => line?,
+            message = messages.next() => message.transpose()?,
         };
-        let Some(line) = line else { break false };
-        let refusal = match read(line, limit) {
+        let Some(message) = message else { break false };
+        let refusal = match read(message, limit) {
             Err(refusal) => failed(RequestId::Null, refusal),
             Ok(Incoming { id: Some(id), method: None, result, error, .. }) => {
-                let answer = error.map_or_else(|| Ok(result.unwrap_or_default()), |error| Err(its_error(error)));
-                peer.take_answer(&id, answer);
-                continue;
-            }
-            Ok(Incoming { id: None, method: Some(method), params, .. }) => {
-                agent.notified(&method, params.as_deref().map_or("{}", RawValue::get));
+                let answer = error.map_or_else(|| Ok(result.unwrap_or_default()), |error| Err(error.to_string()));
+                // The question may have been withdrawn.
+                peer.asked().remove(&id).map(|answered| answered.send(answer));
                 continue;
             }
             Ok(Incoming { id: None, method: None, .. }) => {
                 let why = "a message has a `method`, or an `id` with a `result` or an `error`";
                 failed(RequestId::Null, error::no_request(why))
             }
-            Ok(Incoming { id: Some(id), method: Some(method), params, .. }) => {
+            Ok(Incoming { id, method: Some(method), params, .. }) => {
                 let params = params.map_or_else(|| "{}".to_owned(), |params| params.get().to_owned());
+                let Some(id) = id else {
+                    agent.notified(&method, &params);
+                    continue;
+                };
                 let counted = if params.len() <= SHORT_BYTES { 0 } else { params.len() };
                 let held = bytes.clone().try_acquire_many_owned(u32::try_from(counted).unwrap_or(u32::MAX));
                 match held {
                     Ok(held) if requests.len() < REQUESTS_MAX => {
-                        let (agent, peer, gone) = (agent.clone(), peer.clone(), gone.clone());
+                        let (agent, peer) = (agent.clone(), peer.clone());
                         let mut answering = async move {
-                            let answer = agent.answer(&peer, &method, &params, &gone).await;
+                            let answer = agent.answer(&method, &params).await;
                             drop((held, params));
                             let (answer, then) = match answer {
-                                Ok(Answer { result, then }) => {
-                                    (json!({ "jsonrpc": "2.0", "id": id, "result": result }), then)
-                                }
-                                Err(error) => (failed(id, error::of(&error)), None),
+                                Ok((result, then)) => (json!({ "jsonrpc": "2.0", "id": id, "result": result }), then),
+                                Err(error) => (failed(id, error::of_body(&error.body())), async {}.boxed()),
                             };
-                            if let (true, Some(then)) = (peer.send(&answer).await, then) {
+                            if peer.send(answer).await {
                                 then.await;
                             }
                         }
@@ -205,7 +187,7 @@ pub(crate) async fn serve(
         tokio::select! {
             biased;
             () = stop.cancelled() => break true,
-            _ = peer.send(&refusal) => {}
+            _ = peer.send(refusal) => {}
         }
     };
     // At a stop the turns have ended, and what they still say is sent.
@@ -222,12 +204,6 @@ pub(crate) async fn serve(
     requests.shutdown().await;
     drop((peer, agent, out));
     timeout(patience, writing).await.map_or(Ok(()), |written| written.map_err(io::Error::other)?)
-}
-
-/// The error of an answer. One that cannot be read is an error too, so that its question ends.
-fn its_error(error: Value) -> Error {
-    serde_json::from_value(error.clone())
-        .unwrap_or_else(|_| error::no_request(format!("its error cannot be read: {error}")))
 }
 
 fn failed(id: RequestId, error: Error) -> Value {
@@ -248,15 +224,14 @@ fn read(line: Line, limit: usize) -> Result<Incoming, Error> {
     }
 }
 
-/// The one task that writes. It ends when all senders are dropped, or the client takes no line for too long.
-async fn write(mut queue: mpsc::Receiver<String>, mut writer: impl AsyncWrite + Send + Unpin) -> io::Result<()> {
-    while let Some(mut line) = queue.recv().await {
-        line.push('\n');
-        let written = async {
-            writer.write_all(line.as_bytes()).await?;
-            writer.flush().await
-        };
-        timeout(STALL, written).await??;
+/// The one task that writes. It ends when all senders are dropped, or the client takes no message for too long.
+async fn write(
+    mut queue: mpsc::Receiver<String>,
+    sink: impl Sink<Option<String>, Error = io::Error>,
+) -> io::Result<()> {
+    let mut sink = pin!(sink);
+    while let Some(message) = queue.recv().await {
+        timeout(STALL, sink.send(Some(message))).await??;
     }
-    writer.shutdown().await
+    timeout(STALL, sink.send(None)).await?
 }

@@ -313,6 +313,23 @@ impl App {
         })
     }
 
+    /// Like [`Self::workspaces`], for clients that may be on other machines: it must be inside one of `tools.folders`.
+    pub(crate) fn network_workspaces(&self) -> Workspaces {
+        let (workspaces, folders) = (self.workspaces(), self.config.values.tools.folders.clone());
+        let is_off = self.config.values.tools.access == Access::Off;
+        Arc::new(move |folder| {
+            // A link inside may lead out, and what is outside is not told apart from what is not there.
+            let real = folder.canonicalize().unwrap_or_default();
+            let mut allowed = folders.values().filter_map(|allowed| allowed.canonicalize().ok());
+            if is_off || allowed.any(|allowed| real.starts_with(allowed)) {
+                return workspaces(&real);
+            }
+            let message =
+                "over the network, a session works in a folder of tools.folders or inside one; name such a folder";
+            Err(SessionError::invalid("cwd", message))
+        })
+    }
+
     /// Prints a note if the model does not get the rules of a workspace.
     pub(crate) fn note_untrusted_rules(&self, workspace: &str) {
         for file in rule_files(Path::new(workspace)).iter().filter(|file| !(self.trusts_rules)(file)) {

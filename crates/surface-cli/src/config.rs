@@ -82,6 +82,8 @@ pub(crate) struct Config {
     skipped: Option<PathBuf>,
     /// True if the command serves clients; another one ends too soon to go on with the turns of a former process.
     pub(crate) is_server: bool,
+    /// True if the command shows the modes of the Agent Client Protocol.
+    pub(crate) has_modes: bool,
 }
 
 /// Folders that decide what may be a workspace.
@@ -155,7 +157,7 @@ impl Config {
         let model = &mut values.memory.local.dir;
         *model = model.take().map(|dir| env.dir.join(dir));
         let project = Some(Project { files, trust, parsed });
-        let config = Self { values, figment, project, skipped: skipped(env), is_server: false };
+        let config = Self { values, figment, project, skipped: skipped(env), is_server: false, has_modes: false };
         config.values.check().map_err(|error| config.with_origin(&error))?;
         Ok(config)
     }
@@ -419,11 +421,13 @@ impl Config {
         }
     }
 
-    /// Lists the values from flags and variables that belong neither to this process nor to its requests.
+    /// Lists the values from flags and variables that belong neither to this process nor to its requests, and from
+    /// wherever they are those that decide its modes: the owner performs its turns, so both must allow the same.
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         walk(&self.figment, |key, value, origin| {
-            if is_from_command(&origin) && !OWN_SECTIONS.contains(&section(key)) && !REQUESTED.contains(&key) {
+            let is_of_command = is_from_command(&origin) && !OWN_SECTIONS.contains(&section(key));
+            if is_of_command && !REQUESTED.contains(&key) || self.has_modes && MODES.contains(&key) {
                 settings.push(Setting { key: key.to_owned(), value: json(value), origin });
             }
         });
@@ -437,7 +441,7 @@ impl Config {
             if own.as_ref().map(json).as_ref() != Some(value) {
                 let own = own.map_or_else(|| "nothing".to_owned(), |own| shown(key, &own).to_string());
                 let what = format!(
-                    "process {} owns the data directory and has {own} here; leave it out, or end that process",
+                    "process {} owns the data directory and has {own} here; set the same, or end that process",
                     std::process::id()
                 );
                 return Err(refused(key, &what, origin));
@@ -528,6 +532,9 @@ const OWN_SECTIONS: [&str; 6] = ["store", "serve", "log", "output", "chat", "com
 
 /// Keys that a request carries, besides all of `compaction`.
 const REQUESTED: [&str; 1] = ["model.name"];
+
+/// Keys that decide which modes there are, and what they allow.
+const MODES: [&str; 2] = ["tools.access", "tools.ask"];
 
 fn section(key: &str) -> &str {
     key.split('.').next().unwrap_or(key)

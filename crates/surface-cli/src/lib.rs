@@ -176,6 +176,10 @@ fn on_runtime(
 ) -> Result<u8, CliError> {
     let is_server = matches!(command, Command::Serve(_) | Command::Rpc | Command::Acp | Command::Mcp(_));
     config.is_server = is_server;
+    config.has_modes = match &command {
+        Command::Serve(args) => args.acp,
+        command => matches!(command, Command::Acp),
+    };
     let telemetry = Telemetry::begin(out, config.values.log.level, env, is_server)?;
     // A command needs one thread, and another to answer attached commands; a server uses all cores. Each thread logs as
     // this one does.

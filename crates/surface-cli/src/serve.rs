@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use meerkat_errors::ErrorBody;
-use meerkat_serve::{Limits, Offer, OpenAi, ServeError, ServeOptions, Server, Toolset, stdio, stdio::AcpOptions};
-use meerkat_service::{AgentBuildConfig, SessionError};
+use meerkat_serve::{AcpOptions, Limits, Offer, OpenAi, ServeError, ServeOptions, Server, Toolset, stdio};
+use meerkat_service::{AgentBuildConfig, SessionError, tool::Ask};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -33,14 +33,17 @@ const PASSING_BYTES: u64 = 256 * 1024 * 1024;
 /// Serves until the process must end.
 pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
-    if !(args.rest || args.rpc || args.mcp || args.openai) {
-        let message = "say what to serve: any of --rest, --rpc, --mcp and --openai, such as `meerkat serve --rest --rpc \
-                       --mcp`";
+    if !(args.rest || args.rpc || args.mcp || args.openai || args.acp) {
+        let message = "say what to serve: any of --rest, --rpc, --mcp, --openai and --acp, such as `meerkat serve --rest \
+                       --rpc --mcp`";
         return Err(SessionError::invalid("serve", message).into());
     }
-    if args.openai && !OpenAi::IS_BUILT {
-        let message = "this build has not the feature `openai`; leave the flag out";
-        return Err(SessionError::invalid("--openai", message).into());
+    for (flag, is_on, is_built) in [("openai", args.openai, OpenAi::IS_BUILT), ("acp", args.acp, AcpOptions::IS_BUILT)]
+    {
+        if is_on && !is_built {
+            let message = format!("this build has not the feature `{flag}`; leave the flag out");
+            return Err(SessionError::invalid(format!("--{flag}"), message).into());
+        }
     }
     let has_openai = OpenAi::IS_BUILT && (args.rest || args.openai);
     let address = address(&app.config, args.listen.as_deref())?;
@@ -64,6 +67,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         has_rpc: args.rpc,
         mcp: args.mcp.then(|| offer(args.tools.unwrap_or(Tools::All), args.approve)),
         openai: if has_openai { Some(openai(app, env)?) } else { None },
+        acp: if args.acp { Some(network_acp(app, env)?) } else { None },
         allowed_hosts: values.allowed_hosts.clone(),
         allowed_origins: values.allowed_origins.clone(),
         public_url: values.public_url.clone(),
@@ -78,7 +82,8 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
              with HTTPS, and name its address in serve.public_url.",
         );
     }
-    let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp), ("openai", has_openai)];
+    let (rest, rpc, mcp) = (("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp));
+    let names = [rest, rpc, mcp, ("openai", has_openai), ("acp", args.acp)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
     let (url, public_url) = (server.url().to_owned(), values.public_url.as_deref());
     let stop = CancellationToken::new();
@@ -114,10 +119,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
 fn openai(app: &App, env: &Environment) -> Result<OpenAi, CliError> {
     let config = &app.config;
     let models = config.models(env)?;
-    let listed = models.list();
-    // A name that ends so says that any model of a server may be named.
-    let usable = listed.iter().filter(|model| model.missing.is_none() && !model.name.ends_with("/<model>"));
-    let names = usable.map(|model| model.name.clone()).collect();
+    let names = models::usable(&models);
     let mut options = config.engine();
     let scope_label = options.memory.scope_label.clone();
     options.ephemeral.idle_ms = PASSING_IDLE_MS;
@@ -157,16 +159,25 @@ pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
 
 /// Speaks the Agent Client Protocol on standard input and output.
 pub(crate) async fn acp(app: &App, env: &Environment) -> Result<u8, CliError> {
-    let options = AcpOptions {
+    stdio::acp(app.service.clone(), acp_options(app, env)?, app.closing.clone()).await?;
+    Ok(0)
+}
+
+fn acp_options(app: &App, env: &Environment) -> Result<AcpOptions, CliError> {
+    Ok(AcpOptions {
         message_bytes: message_bytes(app),
         workspaces: app.workspaces(),
         access: app.config.values.tools.access,
-        ask: app.config.values.tools.ask,
+        has_full: matches!(app.config.values.tools.ask, Ask::Escapes | Ask::Never),
         models: models::usable(&app.config.models(env)?),
         search_path: env.variable("PATH"),
-    };
-    stdio::acp(app.service.clone(), options, app.closing.clone()).await?;
-    Ok(0)
+    })
+}
+
+/// Makes the options for clients on a network, which work in the configured folders alone and always ask.
+fn network_acp(app: &App, env: &Environment) -> Result<AcpOptions, CliError> {
+    let workspaces = app.network_workspaces();
+    Ok(AcpOptions { workspaces, has_full: false, search_path: None, ..acp_options(app, env)? })
 }
 
 /// Returns the most bytes of a message.

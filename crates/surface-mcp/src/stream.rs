@@ -16,9 +16,9 @@ use meerkat_service::{
     SessionError, SessionService,
     follow::{
         FollowedLine,
-        turn::{FollowedTurn, TurnStep, record_at},
+        turn::{self, FollowedTurn, TurnStep, record_at},
     },
-    service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
+    service::{CompactSession, TurnAccepted, TurnHandle, TurnStatus},
     session::event::Event,
     wire,
 };
@@ -257,15 +257,8 @@ pub(crate) async fn compact(
 /// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted. A request that only steered a
 /// turn or answered its call does not end it; if it cannot be found out what the request did, nothing ends.
 async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
-    let TurnAccepted { session_id, turn, seq } = *turn;
-    let record = record_at(service, session_id, seq).await.ok().flatten();
-    if record.is_none_or(|record| matches!(record.event, Event::TurnSteered(_) | Event::CallAnswered(_))) {
-        return;
-    }
-    if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
-        return;
-    }
-    if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await {
-        tracing::debug!(%error, "a turn had ended before its request was cancelled");
+    let record = record_at(service, turn.session_id, turn.seq).await.ok().flatten();
+    if record.is_some_and(|record| !matches!(record.event, Event::TurnSteered(_) | Event::CallAnswered(_))) {
+        turn::stop(service, turn).await;
     }
 }

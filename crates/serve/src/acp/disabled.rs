@@ -2,10 +2,20 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use http::{Request, Response};
 use meerkat_service::{SessionError, SessionService};
 use tokio_util::sync::CancellationToken;
 
-use super::AcpOptions;
+use super::{Acp, AcpOptions};
+
+/// True if the protocol is built in.
+pub(crate) const IS_BUILT: bool = false;
+
+fn absent() -> SessionError {
+    let message = "this build does not speak the Agent Client Protocol; use one with the feature `acp`";
+    SessionError::invalid("acp", message)
+}
 
 /// Refuses, because this build has no Agent Client Protocol.
 ///
@@ -13,6 +23,10 @@ use super::AcpOptions;
 /// Always.
 #[expect(clippy::unused_async, reason = "with `acp` it serves")]
 pub async fn acp(_: Arc<dyn SessionService>, _: AcpOptions, _: CancellationToken) -> Result<(), SessionError> {
-    let message = "this build does not speak the Agent Client Protocol; use one with the feature `acp`";
-    Err(SessionError::invalid("acp", message))
+    Err(absent())
+}
+
+/// Refuses a WebSocket.
+pub(crate) fn upgrade<B>(_: &Acp, _: Request<B>) -> Response<Body> {
+    crate::listen::refusal(&absent().body())
 }

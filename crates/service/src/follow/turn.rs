@@ -15,7 +15,10 @@ use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
-    service::{AnswerCall, AnsweredCall, ReadBlob, ReadEvents, SessionService, TurnAccepted, TurnHandle, TurnResult},
+    service::{
+        AnswerCall, AnsweredCall, CancelQueued, InterruptTurn, ReadBlob, ReadEvents, SessionService, TurnAccepted,
+        TurnHandle, TurnResult,
+    },
     session::{
         TurnEnd, TurnFold,
         event::{Event, Record},
@@ -164,6 +167,17 @@ pub fn handle(service: Arc<dyn SessionService>, accepted: TurnAccepted) -> TurnH
     let of = accepted.clone();
     let result = async move { result_or_calls(service.as_ref(), of, true).await }.boxed();
     TurnHandle { accepted, wait: true, result }
+}
+
+/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted.
+pub async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
+    let TurnAccepted { session_id, turn, .. } = *turn;
+    if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
+        return;
+    }
+    if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await {
+        tracing::debug!(%error, "a turn had ended before it was cancelled");
+    }
 }
 
 /// Waits for the end of an accepted turn; if its caller `answers_calls`, also until the turn waits for that after its

@@ -2,6 +2,7 @@
 //! what is sent.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
 
+mod forms;
 mod framing;
 mod sessions;
 mod settings;
@@ -14,9 +15,9 @@ use meerkat_service::{
     Agent, AgentBuildConfig,
     model::{StaticModels, ToolSpec, scripted::ScriptedModel},
     session::message::RawJson,
-    tool::{Access, Ask, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Access, Invocation, OutputSink, Plan, Tool, ToolError},
 };
-use meerkat_surface_acp::{AcpOptions, serve_io};
+use meerkat_surface_acp::{AcpOptions, lines, serve};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines},
@@ -77,7 +78,7 @@ fn options() -> AcpOptions {
         message_bytes: MESSAGE_BYTES,
         workspaces: Arc::new(|_| Ok(None)),
         access: Access::Write,
-        ask: Ask::Changes,
+        has_full: false,
         models: vec!["scripted".to_owned(), "other".to_owned()],
         search_path: None,
     }
@@ -101,11 +102,11 @@ impl Client {
 
     fn with(agent: &Agent, options: AcpOptions) -> Self {
         let (writer, reader) = tokio::io::duplex(4096);
-        let (answers, lines) = tokio::io::duplex(4096);
+        let (answers, shown) = tokio::io::duplex(4096);
         let (service, stop) = (agent.service().clone(), CancellationToken::new());
-        let (stopped, streams) = (stop.clone(), (reader, answers));
-        let server = tokio::spawn(async move { serve_io(service, options, streams, stopped).await });
-        Self { writer, lines: BufReader::new(lines).lines(), server, stop, id: 0, before: VecDeque::new() }
+        let (stopped, messages) = (stop.clone(), lines(reader, answers, options.message_bytes));
+        let server = tokio::spawn(async move { serve(service, options, messages, stopped).await });
+        Self { writer, lines: BufReader::new(shown).lines(), server, stop, id: 0, before: VecDeque::new() }
     }
 
     /// Makes a client that has begun, and a session of it.

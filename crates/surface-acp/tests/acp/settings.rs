@@ -1,6 +1,6 @@
 //! What a client may set of a session: its mode, its model, and how long that thinks.
 
-use meerkat_service::tool::{Access, Ask};
+use meerkat_service::tool::Access;
 use meerkat_surface_acp::AcpOptions;
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ use super::{Client, agent, options, prompt, stored, texts};
 /// A call that may change something, and runs without a question.
 const CHANGE: &str = "@call change {} @echo last_result";
 
-fn with(access: Access, ask: Ask) -> AcpOptions {
-    AcpOptions { access, ask, ..options() }
+fn with(access: Access, has_full: bool) -> AcpOptions {
+    AcpOptions { access, has_full, ..options() }
 }
 
 fn current<'a>(options: &'a Value, id: &str) -> &'a Value {
@@ -27,18 +27,16 @@ async fn refused(client: &mut Client, method: &str, params: Value, field: &str) 
 
 #[tokio::test]
 async fn the_modes_are_those_that_the_configuration_allows() {
-    for (access, ask, expected, other) in [
-        (Access::Read, Ask::Never, &["read"][..], "edit"),
-        (Access::Write, Ask::Always, &["read", "edit"], "full"),
-        (Access::Write, Ask::Changes, &["read", "edit"], "full"),
-        (Access::Write, Ask::Escapes, &["read", "edit", "full"], "all"),
-        (Access::Write, Ask::Never, &["read", "edit", "full"], "all"),
+    for (access, has_full, expected, other) in [
+        (Access::Read, true, &["read"][..], "edit"),
+        (Access::Write, false, &["read", "edit"], "full"),
+        (Access::Write, true, &["read", "edit", "full"], "all"),
     ] {
-        let mut client = Client::with(&agent(), with(access, ask));
+        let mut client = Client::with(&agent(), with(access, has_full));
         let opened = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await;
         let modes = opened["modes"]["availableModes"].as_array().unwrap();
         let ids: Vec<&str> = modes.iter().map(|mode| mode["id"].as_str().unwrap()).collect();
-        assert_eq!(ids, expected, "{access:?} {ask:?}");
+        assert_eq!(ids, expected, "{access:?} {has_full}");
         // A new session has the last one, which is the configuration's.
         assert_eq!(opened["modes"]["currentModeId"], *expected.last().unwrap());
         assert_eq!(current(&opened, "mode"), expected.last().unwrap());
@@ -47,7 +45,7 @@ async fn the_modes_are_those_that_the_configuration_allows() {
         let option = json!({ "sessionId": session, "configId": "mode", "value": other });
         refused(&mut client, "session/set_config_option", option, "value").await;
     }
-    let mut client = Client::with(&agent(), with(Access::Off, Ask::Changes));
+    let mut client = Client::with(&agent(), with(Access::Off, false));
     let opened = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await;
     assert!(opened.get("modes").is_none(), "{opened}");
     assert!(!opened["configOptions"].to_string().contains(r#""mode""#), "{opened}");
@@ -56,7 +54,7 @@ async fn the_modes_are_those_that_the_configuration_allows() {
 /// The tool asks nothing, as with `tools.ask = "never"`: each mode but the last one does less.
 #[tokio::test]
 async fn a_mode_goes_with_the_next_turn() {
-    let mut client = Client::with(&agent(), with(Access::Write, Ask::Never));
+    let mut client = Client::with(&agent(), with(Access::Write, true));
     let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
     let session = session.as_str().unwrap();
     client.ends("session/prompt", prompt(session, CHANGE)).await;
@@ -90,13 +88,13 @@ async fn a_mode_goes_with_the_next_turn() {
 /// The tool asks nothing, as at an owner with `tools.ask = "never"`: the mode of this client holds there too.
 #[tokio::test]
 async fn the_mode_that_is_shown_is_that_of_the_turn() {
-    let mut client = Client::with(&agent(), with(Access::Read, Ask::Never));
+    let mut client = Client::with(&agent(), with(Access::Read, true));
     let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
     client.ends("session/prompt", prompt(session.as_str().unwrap(), CHANGE)).await;
     let said = texts(&client.updates(), "agent_message_chunk");
     assert!(said.contains("This turn may change nothing"), "{said}");
 
-    let mut client = Client::with(&agent(), with(Access::Write, Ask::Changes));
+    let mut client = Client::with(&agent(), with(Access::Write, false));
     let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
     let id = client.prompt(session.as_str().unwrap(), CHANGE).await;
     let asked = client.asked("session/request_permission").await;
@@ -129,6 +127,42 @@ async fn a_loaded_session_has_what_its_newest_turn_had() {
     }
     client.ends("session/prompt", prompt(&session, CHANGE)).await;
     assert!(texts(&client.updates(), "agent_message_chunk").contains("This turn may change nothing"));
+}
+
+/// What was set here and not used yet is not lost when the same client opens the session again.
+#[tokio::test]
+async fn a_session_that_is_opened_again_keeps_what_was_set() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    client.ends("session/prompt", prompt(&session, "@say First.")).await;
+    client.ends("session/set_mode", json!({ "sessionId": session, "modeId": "read" })).await;
+    let low = json!({ "sessionId": session, "configId": "effort", "value": "low" });
+    client.ends("session/set_config_option", low).await;
+    let again = json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] });
+    for method in ["session/load", "session/resume"] {
+        let opened = client.ends(method, again.clone()).await;
+        assert_eq!((current(&opened, "mode"), current(&opened, "effort")), (&json!("read"), &json!("low")), "{method}");
+    }
+    client.before.clear();
+    client.ends("session/prompt", prompt(&session, CHANGE)).await;
+    let said = texts(&client.updates(), "agent_message_chunk");
+    assert!(said.contains("This turn may change nothing"), "{said}");
+    // A session that was closed is as its newest turn was.
+    client.ends("session/set_mode", json!({ "sessionId": session, "modeId": "edit" })).await;
+    client.ends("session/close", json!({ "sessionId": session })).await;
+    let opened = client.ends("session/load", again).await;
+    assert_eq!(current(&opened, "mode"), "read", "{opened}");
+}
+
+/// The session's own model is what its service says, also if the client's list begins with another one.
+#[tokio::test]
+async fn a_new_session_shows_its_own_model() {
+    let folder = meerkat_testkit::folder();
+    let models = vec!["other".to_owned(), "scripted".to_owned()];
+    let mut client = Client::with(&stored(folder.path()), AcpOptions { models, ..options() });
+    let opened = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await;
+    assert_eq!(current(&opened, "model"), "scripted", "{opened}");
 }
 
 #[tokio::test]

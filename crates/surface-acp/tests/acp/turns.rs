@@ -45,6 +45,51 @@ async fn a_slow_reader_misses_nothing_of_a_thought() {
     assert_eq!(texts(&updates, "agent_message_chunk"), "Done.");
 }
 
+/// A client that reads nothing costs no more than the few messages that wait for it: its turn ends, and another client is
+/// shown all of it.
+#[tokio::test]
+async fn a_turn_that_nobody_reads_ends_and_is_kept() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    client.prompt(&session, "@long 100000").await;
+    client.asked("session/update").await;
+    let session_id: SessionId = session.parse().unwrap();
+    until_asked("the turn has ended", async || {
+        let view = agent.service().read(&session_id).await.unwrap();
+        (view.state, view.turn_count) == (SessionState::Idle, 1)
+    })
+    .await;
+    let mut next = Client::of(&agent);
+    next.ends("session/load", json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] })).await;
+    assert_eq!(texts(&next.updates(), "agent_message_chunk").len(), 100_000);
+    assert!(!client.server.is_finished());
+}
+
+/// A process that must end waits for its turns, and then for what their client has not read of them.
+#[tokio::test]
+async fn what_a_turn_has_said_before_a_stop_is_still_shown() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    let id = client.prompt(&session, "@long 200000").await;
+    let first = client.asked("session/update").await;
+    let session_id: SessionId = session.parse().unwrap();
+    until_asked("the turn has ended", async || {
+        let view = agent.service().read(&session_id).await.unwrap();
+        (view.state, view.turn_count) == (SessionState::Idle, 1)
+    })
+    .await;
+    // From here on time passes only when every task waits.
+    tokio::time::pause();
+    client.stop.cancel();
+    client.before.push_back(first);
+    let ended = client.answer(id).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+    assert_eq!(texts(&client.updates(), "agent_message_chunk").len(), 200_000);
+    client.server.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn each_end_has_its_reason() {
     let (mut client, session) = Client::begun(&agent()).await;

@@ -230,6 +230,9 @@ pub(crate) struct ServeArgs {
     /// Serve OpenAI's protocols at /v1/responses and /v1/chat/completions; --rest does so too
     #[arg(long)]
     pub(crate) openai: bool,
+    /// Serve the Agent Client Protocol at /acp, over WebSocket
+    #[arg(long)]
+    pub(crate) acp: bool,
     /// Offer these tools over MCP [default: all]
     #[arg(long, value_name = "SET", requires = "mcp")]
     pub(crate) tools: Option<Tools>,
@@ -267,6 +270,7 @@ impl ConsoleArgs {
             rpc: false,
             mcp: false,
             openai: false,
+            acp: false,
             tools: None,
             approve: false,
             listen,

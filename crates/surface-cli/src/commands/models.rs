@@ -18,7 +18,7 @@ use crate::{
 };
 
 const SCRIPTED: &str = "scripted";
-/// End of a name in whose place any model of a server may be named.
+/// End of a name that says that any model of a server may be named.
 const ANY_MODEL: &str = "/<model>";
 
 /// Source of models, as it was found.

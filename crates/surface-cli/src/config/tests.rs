@@ -12,7 +12,8 @@ fn load(text: &str) -> Values {
 fn the_table_holds_the_engines_defaults_and_every_key() {
     let values = load(BUILT_IN);
     assert_eq!(values.compaction, CompactionConfig::default());
-    let config = Config { values, figment: Figment::new(), project: None, skipped: None, is_server: true };
+    let config =
+        Config { values, figment: Figment::new(), project: None, skipped: None, is_server: true, has_modes: false };
     assert_eq!(config.engine(), EngineOptions::default());
     assert_eq!(crate::serve::limits(&config), meerkat_serve::Limits::default());
     let whole = Figment::from(Layer::text("test", &whole_table()).ok().unwrap());

@@ -50,7 +50,7 @@ pub(crate) fn refusal(status: u16, code: &str) -> (u16, String) {
     (status, code.to_owned())
 }
 
-pub(crate) const SERVE: [&str; 7] = ["--json", "serve", "--rest", "--rpc", "--mcp", "--listen", "127.0.0.1:0"];
+pub(crate) const SERVE: [&str; 8] = ["--json", "serve", "--rest", "--rpc", "--mcp", "--acp", "--listen", "127.0.0.1:0"];
 
 impl Server {
     /// Starts one with these variables, and waits until it listens.
@@ -75,7 +75,7 @@ impl Server {
         let ready: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
             (&ready["surfaces"], &ready["model"]),
-            (&json!(["rest", "rpc", "mcp", "openai"]), &json!("scripted"))
+            (&json!(["rest", "rpc", "mcp", "openai", "acp"]), &json!("scripted"))
         );
         let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
         Self { child, port, _dir: dir }
@@ -167,9 +167,13 @@ impl Server {
         BufReader::new(self.open("GET", &format!("/v1/sessions/{session}/events"), &headers, ""))
     }
 
-    /// Opens a WebSocket.
+    /// Opens a WebSocket of JSON-RPC.
     pub(crate) fn websocket(&self) -> WebSocket<TcpStream> {
-        let mut request = format!("ws://127.0.0.1:{}/rpc", self.port).into_client_request().unwrap();
+        self.websocket_at("/rpc")
+    }
+
+    pub(crate) fn websocket_at(&self, path: &str) -> WebSocket<TcpStream> {
+        let mut request = format!("ws://127.0.0.1:{}{path}", self.port).into_client_request().unwrap();
         request.headers_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
         tungstenite::client(request, self.connect()).unwrap().0
     }

@@ -30,7 +30,9 @@ pub(crate) fn places() -> Vec<(String, String, String)> {
         );
         places.push(("POST".into(), "/mcp".into(), call));
     }
-    for path in ["/openapi.json", "/metrics", "/console", "/console/", "/index.html", "/v1", "/v1x", "/v2", "/mcp"] {
+    for path in
+        ["/acp", "/openapi.json", "/metrics", "/console", "/console/", "/index.html", "/v1", "/v1x", "/v2", "/mcp"]
+    {
         places.push(("GET".into(), path.into(), String::new()));
     }
     places
@@ -144,7 +146,7 @@ const GOOD: [&str; 8] = [
 /// Request of a surface: method, target, header lines, body, and the status if it is accepted.
 type Listener = (&'static str, String, &'static str, String, u16);
 
-fn listeners(session: &str) -> [Listener; 10] {
+fn listeners(session: &str) -> [Listener; 11] {
     let events = format!("/v1/sessions/{session}/events");
     let rpc = json!({ "jsonrpc": "2.0", "id": 1, "method": "errors/list" });
     let client = json!({ "name": "test", "version": "1" });
@@ -164,6 +166,7 @@ fn listeners(session: &str) -> [Listener; 10] {
         ("GET", events, "accept: text/event-stream\r\n", String::new(), 200),
         ("POST", "/rpc".to_owned(), json, rpc.to_string(), 200),
         ("GET", "/rpc".to_owned(), websocket, String::new(), 101),
+        ("GET", "/acp".to_owned(), websocket, String::new(), 101),
         ("POST", "/mcp".to_owned(), both, mcp.to_string(), 200),
         // Without a session of the protocol there is nothing to follow.
         ("GET", "/mcp".to_owned(), "accept: text/event-stream\r\n", String::new(), 400),

@@ -1,0 +1,98 @@
+//! Messages of a WebSocket, for a surface that takes a stream and a sink.
+
+use std::{io, pin::pin, sync::Arc, time::Duration};
+
+use futures::{
+    Sink, Stream,
+    io::{BufReader, BufWriter},
+    sink, stream,
+};
+use http::{Request, Response};
+use meerkat_service::wire::Line;
+use soketto::{
+    Incoming,
+    connection::{Builder, Mode},
+    data::ByteSlice125,
+    handshake::http::Server,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Mutex,
+    time::timeout,
+};
+use tokio_util::compat::TokioAsyncReadCompatExt as _;
+
+#[cfg(test)]
+mod tests;
+
+/// A message that is longer than the limit by no more than this factor is read, so that its refusal is an answer. A longer
+/// one ends the connection.
+const OVERSIZE_READ: usize = 2;
+
+/// A WebSocket on which nothing came for this long is asked if it is still there, and given up after as long again.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Answers the handshake of a WebSocket; `None` if the request is none.
+pub(super) fn handshake<B>(request: &Request<B>) -> Option<Response<()>> {
+    Server::new().receive_request(request).ok()
+}
+
+/// Splits a WebSocket whose handshake is done into what comes and what goes; `None` is the end of that.
+pub(super) fn messages(
+    connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    limit: usize,
+) -> (impl Stream<Item = io::Result<Line>>, impl Sink<Option<String>, Error = io::Error> + Send) {
+    let buffered = BufReader::new(BufWriter::new(connection.compat()));
+    let mut builder = Builder::new(buffered, Mode::Server);
+    let read_max = limit.saturating_mul(OVERSIZE_READ);
+    builder.set_max_message_size(read_max);
+    builder.set_max_frame_size(read_max);
+    let (sender, receiver) = builder.finish();
+    let sender = Arc::new(Mutex::new(sender));
+    let messages = stream::unfold((receiver, sender.clone()), move |(mut receiver, sender)| async move {
+        loop {
+            let mut message = Vec::new();
+            let received = {
+                let mut receiving = pin!(receiver.receive(&mut message));
+                let mut is_asked = false;
+                loop {
+                    match timeout(SILENCE, &mut receiving).await {
+                        Ok(received) => break received,
+                        Err(_) if is_asked => return None,
+                        Err(_) => {}
+                    }
+                    // The writer that is at work finds out itself if the client is there.
+                    let Ok(mut sender) = sender.try_lock() else { continue };
+                    is_asked = true;
+                    let asked = async {
+                        sender.send_ping(ByteSlice125::try_from(&b""[..]).ok()?).await.ok()?;
+                        sender.flush().await.ok()
+                    };
+                    timeout(SILENCE, asked).await.ok()??;
+                }
+            };
+            let line = match received {
+                Ok(Incoming::Data(_)) if message.len() > limit => Line::TooLong,
+                Ok(Incoming::Data(_)) => Line::Whole(message),
+                Ok(Incoming::Pong(_)) => continue,
+                Ok(Incoming::Closed(_)) | Err(_) => return None,
+            };
+            return Some((Ok(line), (receiver, sender)));
+        }
+    });
+    let sink = sink::unfold(sender, |sender, message: Option<String>| async move {
+        let sent = async {
+            let mut sender = sender.lock().await;
+            match message {
+                Some(text) => {
+                    sender.send_text_owned(text).await?;
+                    sender.flush().await
+                }
+                None => sender.close().await,
+            }
+        };
+        sent.await.map_err(io::Error::other)?;
+        Ok(sender)
+    });
+    (messages, sink)
+}
