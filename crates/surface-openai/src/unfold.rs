@@ -4,27 +4,25 @@
 //! It decides nothing: what it is given was recorded, or is shown live and recorded later. A model's message is its runs
 //! of text and of reasoning, which are shown live, and then its calls.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use meerkat_service::{
-    ErrorBody, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    ErrorBody, SessionError, SessionService, TurnNumber,
     follow::turn::{record_at, whole},
     model::{StopReason, Usage},
     output::ANSWER_TOOL,
-    service::{ReadEvents, TurnResult, TurnStatus},
+    service::TurnResult,
     session::{
-        event::{AssistantMessage, Event, LiveEvent, LiveRecord, Record, TurnStarted},
+        event::{AssistantMessage, Event, LiveEvent, Record, TurnStarted},
         message::{Block, Body},
     },
-    wire::{decode_event, decode_live},
 };
 
 use crate::{
     App,
-    ids::ResponseId,
+    ids::{ResponseId, call_id_of},
     own::{Own, own},
-    said::call_id_of,
+    past::{Past, Records},
 };
 
 /// What an item is.
@@ -101,9 +99,6 @@ pub(crate) struct Unfold {
     has_answered: bool,
 }
 
-/// A later request that a session accepted: its key, if it had one.
-pub(crate) struct Later(pub(crate) Option<String>);
-
 impl Unfold {
     /// Begins a response by the record that its id names.
     pub(crate) async fn begin(app: &App, service: &dyn SessionService, id: ResponseId) -> Result<Self, SessionError> {
@@ -143,43 +138,22 @@ impl Unfold {
         }
     }
 
-    /// Reads a response as far as it was recorded, and whether the session accepted anything after it.
+    /// Reads a response as far as it was recorded, and what else its session says.
     pub(crate) async fn read(
         app: &App,
         service: &dyn SessionService,
         id: ResponseId,
-    ) -> Result<(Self, Option<Later>), SessionError> {
-        let (mut read, mut later) = (Self::begin(app, service, id).await?, None);
-        let mut records = Records::after(service, id.session_id, id.seq - 1);
+    ) -> Result<(Self, Past), SessionError> {
+        let (mut read, mut past) = (Self::begin(app, service, id).await?, Past::default());
+        let mut records = Records::after(service, id.session_id, 0);
         while let Some(record) = records.next().await? {
-            later = later.or(read.later(&record));
+            past.take(&record);
             read.durable(service, record).await?;
-            if read.ending.is_some() && later.is_some() {
-                break;
-            }
         }
         if read.ending.is_none() && read.waits() {
             read.end(Ending::Waiting, &mut Vec::new());
         }
-        Ok((read, later))
-    }
-
-    /// The request that a record accepted, if it came after what began this response.
-    fn later(&self, record: &Record) -> Option<Later> {
-        let is_own = record.turn? == self.turn;
-        let key = match &record.event {
-            _ if record.seq <= self.id.seq => return None,
-            Event::TurnStarted(_) if is_own => return None,
-            // A turn of the queue was accepted before.
-            Event::TurnStarted(started) => &started.key,
-            Event::TurnQueued(queued) => &queued.key,
-            Event::TurnSteered(steered) => &steered.key,
-            // The answers to one message's calls belong together.
-            Event::CallAnswered(_) if is_own && !self.has_answered => return None,
-            Event::CallAnswered(_) => &None,
-            _ => return None,
-        };
-        Some(Later(key.as_ref().map(|key| key.key.clone())))
+        Ok((read, past))
     }
 
     /// Returns true if every open call waits for the caller.
@@ -237,12 +211,19 @@ impl Unfold {
         }
     }
 
+    fn is_its(&self, record: &Record) -> bool {
+        record.turn == Some(self.turn) && record.seq >= self.id.seq && self.ending.is_none()
+    }
+
     /// Takes a record.
     pub(crate) async fn durable(
         &mut self,
         service: &dyn SessionService,
         mut record: Record,
     ) -> Result<Vec<Piece>, SessionError> {
+        if !self.is_its(&record) {
+            return Ok(Vec::new());
+        }
         let texts = match &mut record.event {
             Event::AssistantMessage(message) => message.blocks.iter_mut().filter_map(text_of).collect(),
             Event::PartialText(partial) => vec![&mut partial.text],
@@ -257,7 +238,7 @@ impl Unfold {
     /// Takes a record whose texts are whole.
     fn take(&mut self, record: Record) -> Vec<Piece> {
         let mut pieces = Vec::new();
-        if record.turn != Some(self.turn) || record.seq < self.id.seq || self.ending.is_some() {
+        if !self.is_its(&record) {
             return pieces;
         }
         match record.event {
@@ -306,26 +287,15 @@ impl Unfold {
         pieces
     }
 
-    /// Takes the end of its turn, or that it waits, as its caller is answered.
-    pub(crate) fn ended(&mut self, end: &Result<TurnResult, SessionError>) -> Vec<Piece> {
+    /// Takes the end of its turn as its caller is answered, after all records: if none of them has ended it, it waits.
+    pub(crate) fn ended(&mut self, end: Result<TurnResult, SessionError>) -> Vec<Piece> {
         let mut pieces = Vec::new();
-        let ending = match end {
-            Ok(TurnResult { status: TurnStatus::Waiting, .. }) => Ending::Waiting,
-            Ok(TurnResult { status: TurnStatus::Interrupted, .. }) => Ending::Interrupted,
-            Ok(TurnResult { status: TurnStatus::Completed, stop_reason, .. }) => {
-                Ending::Completed(stop_reason.unwrap_or(StopReason::EndTurn))
-            }
-            Ok(TurnResult { status: TurnStatus::Failed, error, .. }) => {
-                let unknown = || ErrorBody::new(meerkat_errors::ErrorCode::TurnFailed);
-                Ending::Failed(Box::new(error.clone().unwrap_or_else(unknown)))
-            }
-            Err(error) => Ending::Failed(Box::new(error.body())),
-        };
         if self.ending.is_none() {
             if let Some(held) = self.held.take() {
                 self.emit(held, &mut pieces);
             }
-            self.end(ending, &mut pieces);
+            let failed = |error: SessionError| Ending::Failed(Box::new(error.body()));
+            self.end(end.map_or_else(failed, |_| Ending::Waiting), &mut pieces);
         }
         pieces
     }
@@ -402,48 +372,6 @@ impl Unfold {
     }
 }
 
-/// Records of a session, page by page.
-pub(crate) struct Records<'a> {
-    service: &'a dyn SessionService,
-    session_id: SessionId,
-    since: Seq,
-    page: VecDeque<Bytes>,
-}
-
-impl<'a> Records<'a> {
-    /// The records after a seq.
-    pub(crate) const fn after(service: &'a dyn SessionService, session_id: SessionId, since: Seq) -> Self {
-        Self { service, session_id, since, page: VecDeque::new() }
-    }
-
-    /// The next one, if there is one already.
-    pub(crate) async fn next(&mut self) -> Result<Option<Record>, SessionError> {
-        loop {
-            if self.page.is_empty() {
-                let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
-                (self.since, self.page) = (page.next_seq, page.items.into());
-            }
-            match self.page.pop_front() {
-                // Where records were dropped, a live line says so.
-                Some(line) if live(&line).is_some() => {}
-                line => return line.map(|line| decode(&line)).transpose(),
-            }
-        }
-    }
-}
-
-/// Decodes a live line; `None` if it is one of the journal.
-pub(crate) fn live(line: &[u8]) -> Option<LiveRecord> {
-    str::from_utf8(line).ok().and_then(|line| decode_live(line).ok().flatten())
-}
-
-/// Decodes a line of the journal.
-pub(crate) fn decode(line: &[u8]) -> Result<Record, SessionError> {
-    let unreadable = |error: String| SessionError::Internal(format!("an event could not be read: {error}"));
-    let text = str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
-    decode_event(text).map_err(|error| unreadable(error.to_string()))
-}
-
 const fn text_of(block: &mut Block) -> Option<&mut Body> {
     match block {
         Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
@@ -457,20 +385,6 @@ fn inline(body: Body) -> String {
         // They were read before.
         Body::Blob(blob) => blob.head,
     }
-}
-
-/// Reads a session's instructions; `None` if its first record was dropped, so that they are not known.
-pub(crate) async fn instructions(
-    service: &dyn SessionService,
-    session_id: SessionId,
-) -> Result<Option<Option<String>>, SessionError> {
-    Ok(match record_at(service, session_id, Seq::from(1_u8)).await?.map(|record| record.event) {
-        Some(Event::SessionCreated(created)) => Some(match &created.system_prompt {
-            Some(body) => Some(whole(service, session_id, body).await?),
-            None => None,
-        }),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

@@ -211,6 +211,6 @@ fn an_answer_by_a_schema_is_shown_when_it_fits() {
     let refused = meerkat_service::session::event::OutputRefused { errors: Vec::new() };
     assert!(unfold.take(record(4, Event::OutputRefused(refused))).is_empty());
     assert!(unfold.take(message(vec![text("{}")])).is_empty());
-    let pieces = unfold.ended(&Err(SessionError::StoreFailed));
+    let pieces = unfold.ended(Err(SessionError::StoreFailed));
     assert_eq!(said(&unfold, &pieces), [(Kind::Message, "{}".to_owned())]);
 }
