@@ -26,14 +26,12 @@ use crate::{
     unfold::{Ending, Unfold},
 };
 
-/// What a request asks for.
 #[derive(Default)]
 pub(crate) struct Asked {
     pub(crate) model: Option<String>,
     pub(crate) instructions: Option<String>,
     pub(crate) transcript: Transcript,
     pub(crate) previous: Option<ResponseId>,
-    /// The session of a conversation.
     pub(crate) conversation: Option<SessionId>,
     pub(crate) tools: Vec<ClientTool>,
     pub(crate) options: ModelOptions,
@@ -48,7 +46,6 @@ pub(crate) struct Asked {
     pub(crate) has_usage: bool,
 }
 
-/// A response that has begun.
 pub(crate) struct Begun {
     pub(crate) service: Arc<dyn SessionService>,
     pub(crate) turn: TurnHandle,
@@ -58,7 +55,6 @@ pub(crate) struct Begun {
 }
 
 impl Asked {
-    /// Begins the response.
     pub(crate) async fn begin(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         check_metadata(app, &self.metadata)?;
         let named = self.conversation.or(self.previous.map(|previous| previous.session_id));
@@ -88,7 +84,6 @@ impl Asked {
         if self.is_stored { &app.service } else { &app.options.passing }
     }
 
-    /// All instructions.
     fn system(&self) -> Option<String> {
         let all: Vec<&str> = self.instructions.iter().chain(&self.transcript.system).map(String::as_str).collect();
         (!all.is_empty()).then(|| all.join("\n\n"))

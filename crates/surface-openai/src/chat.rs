@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// What is between two texts of an answer.
 const BETWEEN: &str = "\n\n";
 
-/// An answer, or a chunk of one.
 fn frame(response: &Value, object: &str, choices: Value) -> Value {
     json!({
         "id": response["id"].as_str().unwrap_or_default().replacen("resp_", "chatcmpl-", 1),
@@ -33,7 +31,6 @@ fn output(response: &Value) -> impl DoubleEndedIterator<Item = &Value> {
     response["output"].as_array().into_iter().flatten()
 }
 
-/// Why an answer ended.
 fn finish_reason(response: &Value) -> &'static str {
     match response["incomplete_details"]["reason"].as_str() {
         Some("max_output_tokens") => "length",
@@ -43,13 +40,11 @@ fn finish_reason(response: &Value) -> &'static str {
     }
 }
 
-/// A call in an answer.
 fn call(item: &Value) -> Value {
     let function = json!({ "name": item["name"], "arguments": item["arguments"] });
     json!({ "id": item["call_id"], "type": "function", "function": function })
 }
 
-/// A whole answer.
 pub(crate) fn completion(response: &Value) -> Value {
     let texts = output(response).filter(|item| item["type"] == "message");
     let texts: Vec<&str> = texts.filter_map(|item| item["content"][0]["text"].as_str()).collect();
@@ -68,7 +63,6 @@ pub(crate) fn completion(response: &Value) -> Value {
     answer
 }
 
-/// Chunks of a stream.
 #[derive(Default)]
 pub(crate) struct Chunks {
     has_usage: bool,

@@ -33,7 +33,6 @@ use crate::{
     wire::{Fields, decode},
 };
 
-/// A request of an operation.
 struct Call {
     app: Arc<App>,
     /// The parameter of the path; no path has two.
@@ -43,6 +42,7 @@ struct Call {
 }
 
 /// An operation: its method and path, whose parameter is in braces, and how it is performed.
+#[derive(Debug)]
 pub struct Route {
     /// Its method.
     pub method: Method,
@@ -77,10 +77,8 @@ table! {
 /// Header with a key that makes a repeated request the same one.
 const KEY_HEADER: &str = "idempotency-key";
 
-/// Items of a page, unless a request says how many.
 const PAGE_ITEMS: usize = 20;
 
-/// Performs the operation of a route.
 pub(crate) async fn operate(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let (mut parts, body) = request.into_parts();
     let performed = async {
@@ -106,7 +104,6 @@ impl Call {
         key.transpose().map_err(|_| SessionError::invalid(KEY_HEADER, "it is not ASCII"))
     }
 
-    /// The body.
     async fn text(self) -> Result<String, SessionError> {
         let limit = self.app.options.body_bytes_max;
         let text = String::from_request(Request::from_parts(self.parts, self.body), &()).await;
@@ -118,7 +115,6 @@ impl Call {
         })
     }
 
-    /// The parameters of the query.
     fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, SessionError> {
         let text = self.parts.uri.query().unwrap_or_default();
         let query: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
@@ -333,7 +329,6 @@ fn user_item(id: ResponseId, text: &str, blocks: &[Attached]) -> Value {
     })
 }
 
-/// Takes a place for a stream.
 fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
     (app.options.places)().map_err(|body| match body.code {
         ErrorCode::TooManyConnections => SessionError::TooManyAnswers,
@@ -341,7 +336,6 @@ fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
     })
 }
 
-/// A parameter of a type.
 fn given<T: FromStr>(query: &[(String, String)], name: &'static str) -> Result<Option<T>, SessionError> {
     let value = query.iter().find(|(known, _)| known == name).map(|(_, value)| value.parse());
     value.transpose().map_err(|_| SessionError::invalid(name, "it has another form"))
@@ -362,7 +356,6 @@ pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Respons
     (headers, body).into_response()
 }
 
-/// Answers for a method that a path does not have.
 pub(crate) async fn other_method(method: Method) -> Response {
     match method {
         Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
@@ -370,7 +363,6 @@ pub(crate) async fn other_method(method: Method) -> Response {
     }
 }
 
-/// Answers for an unknown path.
 pub(crate) async fn unknown(uri: Uri) -> Response {
     error::refusal(&SessionError::UnknownOperation(uri.path().chars().take(200).collect()).body())
 }

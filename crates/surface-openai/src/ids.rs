@@ -5,7 +5,6 @@ use std::fmt;
 
 use meerkat_service::{Seq, SessionError, SessionId};
 
-/// The id of a conversation.
 pub(crate) fn conversation(session_id: SessionId) -> String {
     format!("conv_{session_id}")
 }

@@ -68,7 +68,6 @@ pub(crate) async fn own(app: &App, service: &dyn SessionService, session_id: Ses
     Ok(Own { model, created_at, system, labels, metadata, user, is_conversation })
 }
 
-/// Reads a session that was made as a conversation.
 pub(crate) async fn own_conversation(app: &App, session_id: SessionId) -> Result<Own, SessionError> {
     let own = own(app, app.service.as_ref(), session_id).await?;
     if own.is_conversation { Ok(own) } else { Err(SessionError::NotFound(session_id)) }

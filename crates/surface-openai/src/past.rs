@@ -12,7 +12,6 @@ use meerkat_service::{
 
 use crate::ids::ResponseId;
 
-/// A response that a session has.
 struct Known {
     id: ResponseId,
     turn: Option<TurnNumber>,
@@ -21,7 +20,6 @@ struct Known {
     key: Option<String>,
 }
 
-/// What records say.
 #[derive(Default)]
 pub(crate) struct Past {
     /// Terms of the last turn.
@@ -63,7 +61,6 @@ impl Past {
         self.responses.push(Known { id, turn, at, key: key.as_ref().map(|key| key.key.clone()) });
     }
 
-    /// The response before one.
     pub(crate) fn previous(&self, id: ResponseId) -> Option<ResponseId> {
         self.responses.iter().rev().map(|known| known.id).find(|known| known.seq < id.seq)
     }
@@ -74,7 +71,6 @@ impl Past {
         next.min_by_key(|known| known.at).map(|known| known.key.as_deref())
     }
 
-    /// The tools that the caller of a turn runs.
     pub(crate) fn tools(&self, started: &TurnStarted) -> Vec<ClientTool> {
         started.client_tools.as_ref().and_then(|hash| self.tools.get(hash)).cloned().unwrap_or_default()
     }
@@ -115,7 +111,6 @@ pub(crate) fn live(line: &[u8]) -> Option<LiveRecord> {
     str::from_utf8(line).ok().and_then(|line| decode_live(line).ok().flatten())
 }
 
-/// Decodes a line of the journal.
 pub(crate) fn decode(line: &[u8]) -> Result<Record, SessionError> {
     let record = str::from_utf8(line).ok().and_then(|line| decode_event(line).ok());
     record.ok_or_else(|| SessionError::Internal("an event could not be read".to_owned()))

@@ -31,7 +31,6 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// What the records of its session say.
     pub(crate) fn of(unfold: &Unfold, past: &Past, is_stored: bool) -> Self {
         // In a conversation, the one before is not what was asked for.
         let previous = past.previous(unfold.id).filter(|_| !unfold.own.is_conversation);
@@ -153,7 +152,6 @@ fn value(raw: &RawJson) -> Value {
     raw.decode().unwrap_or_default()
 }
 
-/// The id of an item.
 fn item_id(unfold: &Unfold, item: &Item) -> String {
     let kind = match item.kind {
         Kind::Message => "msg",
@@ -164,7 +162,6 @@ fn item_id(unfold: &Unfold, item: &Item) -> String {
     format!("{kind}_{}_{}_{step}_{block}", unfold.id.session_id, unfold.turn)
 }
 
-/// An item of a response's output.
 pub(crate) fn item(unfold: &Unfold, item: &Item) -> Value {
     let status = match (item.is_done, &unfold.ending) {
         (_, Some(Ending::Interrupted | Ending::Failed(_))) => "incomplete",
@@ -187,7 +184,6 @@ pub(crate) fn item(unfold: &Unfold, item: &Item) -> Value {
     }
 }
 
-/// The part of a text or of reasoning.
 fn part(kind: &Kind, text: &str) -> Value {
     match kind {
         Kind::Reasoning => json!({ "type": "summary_text", "text": text }),

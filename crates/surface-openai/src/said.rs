@@ -13,12 +13,9 @@ use crate::wire::{Fields, content, is_text, items, json_object, texts};
 /// Prompt of a turn that goes on with results of calls which no session here has made.
 const GO_ON: &str = "Go on with these results.";
 
-/// What a request says.
 #[derive(Default)]
 pub(crate) struct Transcript {
-    /// Instructions before everything.
     pub(crate) system: Vec<String>,
-    /// What was said before.
     pub(crate) history: Vec<GivenMessage>,
     /// The last messages of the user, with their places; none if outputs of calls come last.
     prompt: Vec<(String, Vec<PromptBlock>)>,
@@ -95,7 +92,7 @@ impl Transcript {
         match role.as_str() {
             "user" => {
                 self.forget_calls();
-                self.prompt.push((place, parts.1));
+                self.prompt.push(parts);
             }
             "assistant" => {
                 let text = texts(&parts.0, parts.1)?;

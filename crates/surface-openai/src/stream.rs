@@ -47,7 +47,6 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// The whole answer.
     pub(crate) fn answer(&self, unfold: &Unfold) -> Response {
         let response = response(unfold, &self.echo);
         match (&self.chat, failure(unfold)) {
@@ -57,12 +56,10 @@ impl Sending {
         }
     }
 
-    /// Frames with the whole response.
     fn whole(&mut self, kind: &str, unfold: &Unfold) -> Vec<Bytes> {
         self.frames(json!({ "type": format!("response.{kind}"), "response": response(unfold, &self.echo) }))
     }
 
-    /// The frames of an event.
     fn frames(&mut self, event: Value) -> Vec<Bytes> {
         match &mut self.chat {
             Some(chunks) => chunks.of(&event).iter().map(data).collect(),
@@ -93,7 +90,6 @@ impl Sending {
         pieces.iter().flat_map(|piece| events(unfold, piece)).flat_map(|event| self.frames(event)).collect()
     }
 
-    /// Frames after everything else.
     fn end(&mut self, unfold: &Unfold) -> Vec<Bytes> {
         match (&self.chat, failure(unfold)) {
             (Some(_), Some(failure)) => vec![data(&json!({ "error": error::error(&failure) }))],
@@ -111,11 +107,9 @@ fn data(value: &Value) -> Bytes {
     format!("data: {value}\n\n").into()
 }
 
-/// A response as it is made.
 pub(crate) struct Making {
     service: Arc<dyn SessionService>,
     turn: FollowedTurn,
-    /// The last record that was taken.
     seq: Seq,
     unfold: Unfold,
     sending: Sending,

@@ -13,7 +13,7 @@ use meerkat_service::{
     output::ANSWER_TOOL,
     service::TurnResult,
     session::{
-        event::{AssistantMessage, Event, LiveEvent, Record, TurnStarted},
+        event::{AssistantMessage, Event, LiveEvent, PartialText, Record, TurnStarted},
         message::{Block, Body},
     },
 };
@@ -25,18 +25,17 @@ use crate::{
     past::{Past, Records},
 };
 
-/// What an item is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// Text of the model.
     Message,
-    /// Reasoning of the model.
     Reasoning,
     /// A call of a tool: its id for clients, and the tool.
-    Call { call_id: String, name: String },
+    Call {
+        call_id: String,
+        name: String,
+    },
 }
 
-/// Item of a response's output.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     /// The step, and the place among its items: its runs come first, then its calls.
@@ -51,12 +50,10 @@ pub(crate) struct Item {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Piece {
     Opened(usize),
-    /// More of its text.
     More(usize, String),
     Closed(usize),
 }
 
-/// How a response ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending {
     Completed(StopReason),
@@ -97,6 +94,8 @@ pub(crate) struct Unfold {
     /// An answer by a schema that may still be refused.
     held: Option<AssistantMessage>,
     has_answered: bool,
+    /// What has come and was not handed out yet.
+    pieces: Vec<Piece>,
 }
 
 impl Unfold {
@@ -135,6 +134,7 @@ impl Unfold {
             shown: None,
             held: None,
             has_answered: false,
+            pieces: Vec::new(),
         }
     }
 
@@ -150,23 +150,17 @@ impl Unfold {
             past.take(&record);
             read.durable(service, record).await?;
         }
-        if read.ending.is_none() && read.waits() {
-            read.end(Ending::Waiting, &mut Vec::new());
+        let waits = !read.requested.is_empty() && read.open_calls.is_subset(&read.requested);
+        if read.ending.is_none() && waits {
+            read.end(Ending::Waiting);
         }
         Ok((read, past))
     }
 
-    /// Returns true if every open call waits for the caller.
-    fn waits(&self) -> bool {
-        !self.requested.is_empty() && self.open_calls.is_subset(&self.requested)
-    }
-
-    /// The calls that wait for the caller.
     pub(crate) const fn waiting(&self) -> &BTreeSet<String> {
         &self.requested
     }
 
-    /// The model that answers.
     pub(crate) fn model(&self) -> &str {
         self.terms.as_ref().map_or(&self.own.model, |terms| &terms.model)
     }
@@ -187,27 +181,26 @@ impl Unfold {
         if !is_shown || text.is_empty() {
             return Vec::new();
         }
-        let mut pieces = Vec::new();
         let known = self.shown.filter(|shown| (shown.step, shown.block) == (step, block));
         let shown = known.unwrap_or_else(|| {
-            let index = self.run(step, kind, &mut pieces);
+            let index = self.run(step, kind);
             Shown { step, block, index, before: self.items[index].text.len() as u64 }
         });
         self.shown = Some(shown);
         let item = &mut self.items[shown.index];
         if !item.is_done && item.text.len() as u64 == shown.before + offset {
             item.text.push_str(text);
-            pieces.push(Piece::More(shown.index, text.clone()));
+            self.pieces.push(Piece::More(shown.index, text.clone()));
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
     /// The run of a step that text of this kind goes on with, or a new one.
-    fn run(&mut self, step: u32, kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+    fn run(&mut self, step: u32, kind: Kind) -> usize {
         let of_step = self.items.iter().filter(|item| item.at.0 == step).count();
         match self.items.last() {
             Some(last) if last.at.0 == step && last.kind == kind => self.items.len() - 1,
-            _ => self.open((step, of_step), kind, pieces),
+            _ => self.open((step, of_step), kind),
         }
     }
 
@@ -215,7 +208,6 @@ impl Unfold {
         record.turn == Some(self.turn) && record.seq >= self.id.seq && self.ending.is_none()
     }
 
-    /// Takes a record.
     pub(crate) async fn durable(
         &mut self,
         service: &dyn SessionService,
@@ -224,35 +216,36 @@ impl Unfold {
         if !self.is_its(&record) {
             return Ok(Vec::new());
         }
-        let texts = match &mut record.event {
-            Event::AssistantMessage(message) => message.blocks.iter_mut().filter_map(text_of).collect(),
-            Event::PartialText(partial) => vec![&mut partial.text],
-            _ => Vec::new(),
-        };
-        for text in texts {
-            *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+        match &mut record.event {
+            Event::AssistantMessage(message) => {
+                for block in &mut message.blocks {
+                    if let Block::Text { text } | Block::Reasoning { text, .. } = block {
+                        *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+                    }
+                }
+            }
+            Event::PartialText(PartialText { text, .. }) => {
+                *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+            }
+            _ => {}
         }
         Ok(self.take(record))
     }
 
     /// Takes a record whose texts are whole.
     fn take(&mut self, record: Record) -> Vec<Piece> {
-        let mut pieces = Vec::new();
         if !self.is_its(&record) {
-            return pieces;
+            return Vec::new();
         }
-        match record.event {
-            Event::OutputRefused(_) => self.held = None,
-            _ => {
-                if let Some(held) = self.held.take() {
-                    self.emit(held, &mut pieces);
-                }
-            }
+        if let Some(held) = self.held.take()
+            && !matches!(record.event, Event::OutputRefused(_))
+        {
+            self.emit(held);
         }
         let time = record.time.as_millis();
         match record.event {
             // The answers to the calls of its last message begin the next response.
-            Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting, &mut pieces),
+            Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting),
             Event::TurnStarted(started) => self.terms = Some(Box::new(started)),
             Event::AssistantMessage(message) => {
                 self.has_answered = true;
@@ -264,10 +257,10 @@ impl Unfold {
                 }
                 match self.has_schema() {
                     true => self.held = Some(message),
-                    false => self.emit(message, &mut pieces),
+                    false => self.emit(message),
                 }
             }
-            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text), &mut pieces),
+            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text)),
             Event::CallRequested(request) => {
                 self.requested.insert(request.call_id);
                 self.ended_at = Some(time);
@@ -276,37 +269,36 @@ impl Unfold {
                 self.open_calls.remove(&finished.call_id);
                 self.requested.remove(&finished.call_id);
             }
-            Event::TurnCompleted(ended) => self.end(Ending::Completed(ended.stop_reason), &mut pieces),
-            Event::TurnFailed(ended) => self.end(Ending::Failed(Box::new(ended.error)), &mut pieces),
-            Event::TurnInterrupted(_) | Event::TurnDequeued(_) => self.end(Ending::Interrupted, &mut pieces),
+            Event::TurnCompleted(ended) => self.end(Ending::Completed(ended.stop_reason)),
+            Event::TurnFailed(ended) => self.end(Ending::Failed(Box::new(ended.error))),
+            Event::TurnInterrupted(_) | Event::TurnDequeued(_) => self.end(Ending::Interrupted),
             _ => {}
         }
         if !matches!(self.ending, None | Some(Ending::Waiting)) {
             self.ended_at = Some(time);
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
     /// Takes the end of its turn as its caller is answered, after all records: if none of them has ended it, it waits.
     pub(crate) fn ended(&mut self, end: Result<TurnResult, SessionError>) -> Vec<Piece> {
-        let mut pieces = Vec::new();
         if self.ending.is_none() {
             if let Some(held) = self.held.take() {
-                self.emit(held, &mut pieces);
+                self.emit(held);
             }
             let failed = |error: SessionError| Ending::Failed(Box::new(error.body()));
-            self.end(end.map_or_else(failed, |_| Ending::Waiting), &mut pieces);
+            self.end(end.map_or_else(failed, |_| Ending::Waiting));
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
-    fn end(&mut self, ending: Ending, pieces: &mut Vec<Piece>) {
-        self.close(pieces);
+    fn end(&mut self, ending: Ending) {
+        self.close();
         self.ending = Some(ending);
     }
 
     /// Shows a message: what is missing of its runs, then its calls.
-    fn emit(&mut self, message: AssistantMessage, pieces: &mut Vec<Piece>) {
+    fn emit(&mut self, message: AssistantMessage) {
         let (mut runs, mut calls) = (Vec::<(Kind, String)>::new(), Vec::new());
         for block in message.blocks {
             let (kind, text) = match block {
@@ -331,51 +323,44 @@ impl Unfold {
         for ((kind, text), at) in runs.into_iter().chain(calls).zip(0..) {
             let at = (message.step, at);
             let known = self.items.iter().position(|item| item.at == at && item.kind == kind);
-            let index = known.unwrap_or_else(|| self.open(at, kind, pieces));
-            self.fill(index, text, pieces);
+            let index = known.unwrap_or_else(|| self.open(at, kind));
+            self.fill(index, text);
         }
-        self.close(pieces);
+        self.close();
     }
 
     /// Shows what is missing of the text of a step that was cut off: it is all of its texts, without its reasoning.
-    fn cut(&mut self, step: u32, text: &str, pieces: &mut Vec<Piece>) {
+    fn cut(&mut self, step: u32, text: &str) {
         let texts = self.items.iter().filter(|item| item.at.0 == step && item.kind == Kind::Message);
         let shown: String = texts.map(|item| item.text.as_str()).collect();
         let Some(rest) = text.strip_prefix(&shown).filter(|rest| !rest.is_empty()) else { return };
-        let index = self.run(step, Kind::Message, pieces);
+        let index = self.run(step, Kind::Message);
         let text = format!("{}{rest}", self.items[index].text);
-        self.fill(index, text, pieces);
+        self.fill(index, text);
     }
 
     /// Makes an item whole: what is missing of its text follows what was shown.
-    fn fill(&mut self, index: usize, text: String, pieces: &mut Vec<Piece>) {
+    fn fill(&mut self, index: usize, text: String) {
         let item = &mut self.items[index];
         match text.strip_prefix(item.text.as_str()) {
             Some("") | None => {}
-            Some(rest) => pieces.push(Piece::More(index, rest.to_owned())),
+            Some(rest) => self.pieces.push(Piece::More(index, rest.to_owned())),
         }
         item.text = text;
     }
 
-    fn open(&mut self, at: (u32, usize), kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+    fn open(&mut self, at: (u32, usize), kind: Kind) -> usize {
         self.items.push(Item { at, kind, text: String::new(), is_done: false });
-        pieces.push(Piece::Opened(self.items.len() - 1));
+        self.pieces.push(Piece::Opened(self.items.len() - 1));
         self.items.len() - 1
     }
 
     /// Closes all items. They are closed together, so that a later read has its pieces in the same order.
-    fn close(&mut self, pieces: &mut Vec<Piece>) {
+    fn close(&mut self) {
         for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| !item.is_done) {
             item.is_done = true;
-            pieces.push(Piece::Closed(index));
+            self.pieces.push(Piece::Closed(index));
         }
-    }
-}
-
-const fn text_of(block: &mut Block) -> Option<&mut Body> {
-    match block {
-        Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
-        Block::ToolCall(_) => None,
     }
 }
 

@@ -44,7 +44,6 @@ const OF_CHATS: [(&str, &[&str]); 7] = [
     ("verbosity", &[r#""medium""#]),
 ];
 
-/// Decodes what is asked of a response or of a chat.
 pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
     let mut body = Fields::body(text)?;
     OF_BOTH.iter().try_for_each(|(name, values)| body.allow(name, values))?;
@@ -134,7 +133,6 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a body.
     pub(crate) fn body(text: &'a str) -> Result<Self, SessionError> {
         RawJson::bounded(text).map_err(|error| match error {
             SessionError::InvalidRequest { message, .. } => SessionError::invalid("body", message),
@@ -153,12 +151,10 @@ impl<'a> Fields<'a> {
         Ok(Self { place, fields })
     }
 
-    /// The place of a field.
     pub(crate) fn at(&self, name: &str) -> String {
         if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
     }
 
-    /// Refuses a field.
     pub(crate) fn wrong(&self, name: &str, message: impl Into<String>) -> SessionError {
         SessionError::invalid(self.at(name), message)
     }
@@ -168,12 +164,10 @@ impl<'a> Fields<'a> {
         self.fields.remove(name)
     }
 
-    /// Takes a field of a type.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, SessionError> {
         self.raw(name).map(|raw| read(&self.at(name), raw)).transpose()
     }
 
-    /// Takes a field that must be there.
     pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, SessionError> {
         self.take(name)?.ok_or_else(|| self.wrong(name, MISSING))
     }
@@ -183,13 +177,11 @@ impl<'a> Fields<'a> {
         Ok(self.take("type")?.unwrap_or_default())
     }
 
-    /// Refuses a type.
     pub(crate) fn other_type(&self, kind: &str) -> SessionError {
         let message = format!("{:?} is not supported", short(kind));
         self.wrong("type", if kind.is_empty() { MISSING.to_owned() } else { message })
     }
 
-    /// Takes an object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, SessionError> {
         self.raw(name).map(|raw| Self::of(self.at(name), raw)).transpose()
     }
@@ -204,7 +196,6 @@ impl<'a> Fields<'a> {
         Ok(inner)
     }
 
-    /// Takes a list, each item with its place.
     pub(crate) fn list(&mut self, name: &str) -> Result<Vec<(String, &'a RawValue)>, SessionError> {
         self.raw(name).map_or(Ok(Vec::new()), |raw| items(&self.at(name), raw))
     }
@@ -230,7 +221,6 @@ impl<'a> Fields<'a> {
         names.iter().try_for_each(|name| self.allow(name, &[]))
     }
 
-    /// Refuses what is left over.
     pub(crate) fn finish(self) -> Result<(), SessionError> {
         match self.fields.keys().next() {
             Some(name) => Err(self.wrong(name, "this field is not supported; leave it out")),
@@ -246,7 +236,6 @@ pub(crate) fn items<'a>(place: &str, raw: &'a RawValue) -> Result<Vec<(String, &
     Ok(items.into_iter().enumerate().map(|(at, raw)| (format!("{place}[{at}]"), raw)).collect())
 }
 
-/// Returns true if a value is a text.
 pub(crate) fn is_text(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
@@ -297,7 +286,8 @@ fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, Sess
 
 /// Reads JSON that stays the text that it is.
 pub(crate) fn json_object(place: &str, text: &str) -> Result<RawJson, SessionError> {
-    RawJson::parse(text).map_err(|_| SessionError::invalid(place, "it is not the JSON of an object"))
+    let object = RawJson::parse(text).ok().filter(|json| json.as_str().starts_with('{'));
+    object.ok_or_else(|| SessionError::invalid(place, "it is not the JSON of an object"))
 }
 
 /// The format of an answer: text, any object, or an object by a schema.

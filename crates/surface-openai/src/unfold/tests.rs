@@ -1,6 +1,7 @@
 //! Pieces of a response: those that are shown live, and those of its record.
 
 use meerkat_service::{
+    Seq,
     clock::Timestamp,
     session::{
         event::{PartialText, ReasoningDelta, TextDelta, TurnInterrupted, TurnTotals},
