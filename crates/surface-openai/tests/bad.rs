@@ -86,6 +86,10 @@ async fn each_field_of_another_type_is_refused_by_its_name() {
         assert!(all.len() > 60, "{}", all.len());
         for (place, pointer) in all {
             let mut other = body.clone();
+            if path.ends_with("completions") && !place.starts_with("messages[1]") {
+                // The refused image would hide what comes after it.
+                other["messages"][1]["content"] = json!("a");
+            }
             // No field is a list of lists.
             *other.pointer_mut(&pointer).unwrap() = json!([[]]);
             let (status, code, param) = server.refused(path, &other).await;
