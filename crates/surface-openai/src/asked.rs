@@ -8,30 +8,30 @@ use meerkat_service::{
     follow::turn::handle,
     options::ModelOptions,
     output::OutputSpec,
-    service::{
-        ClientTool, CreateSession, DeleteSession, MemoryScope, SessionMemory, StartTurn, TurnAccepted, TurnHandle,
+    service::{ClientTool, CreateSession, DeleteSession, StartTurn, TurnHandle},
+    session::{
+        event::{Event, TurnStarted},
+        message::Block,
     },
-    session::event::TurnStarted,
 };
 
 use crate::{
     App, calls,
-    ids::ResponseId,
-    own::{Made, Own, check_metadata, fork, labels, own, own_conversation},
+    ids::{ResponseId, parse_call},
+    own::{Own, check_metadata, fork, new_session, own, own_conversation},
     passing::Passing,
+    past::{Past, Records},
     responses::Echo,
-    said::{Transcript, session_of},
-    unfold::{Ending, Later, Unfold, instructions},
+    said::Transcript,
+    unfold::{Ending, Unfold},
 };
 
-/// What a request asks for.
 #[derive(Default)]
 pub(crate) struct Asked {
     pub(crate) model: Option<String>,
     pub(crate) instructions: Option<String>,
     pub(crate) transcript: Transcript,
     pub(crate) previous: Option<ResponseId>,
-    /// The session of a conversation.
     pub(crate) conversation: Option<SessionId>,
     pub(crate) tools: Vec<ClientTool>,
     pub(crate) options: ModelOptions,
@@ -41,17 +41,11 @@ pub(crate) struct Asked {
     pub(crate) is_stored: bool,
     pub(crate) is_stream: bool,
     pub(crate) is_background: bool,
-    /// It is a chat; its stream may end with its usage.
-    pub(crate) chat: Option<Chat>,
-}
-
-/// What only a chat asks for.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Chat {
+    pub(crate) is_chat: bool,
+    /// The stream of a chat ends with its usage.
     pub(crate) has_usage: bool,
 }
 
-/// A response that has begun.
 pub(crate) struct Begun {
     pub(crate) service: Arc<dyn SessionService>,
     pub(crate) turn: TurnHandle,
@@ -61,31 +55,28 @@ pub(crate) struct Begun {
 }
 
 impl Asked {
-    /// Begins the response.
     pub(crate) async fn begin(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         check_metadata(app, &self.metadata)?;
-        if !self.is_stored && (self.previous.is_some() || self.conversation.is_some()) {
+        let named = self.conversation.or(self.previous.map(|previous| previous.session_id));
+        if !self.is_stored && named.is_some() {
             let message = "a response that goes on with a stored one is stored too: leave store out";
             return Err(SessionError::invalid("store", message));
         }
         if let Some(session_id) = self.conversation {
             own_conversation(app, session_id).await?;
         }
-        let caller = self.caller(app).await?;
-        let goes_on = caller.or(self.conversation).or(self.previous.map(|previous| previous.session_id));
-        self.transcript.check_references(goes_on)?;
-        if let Some(session_id) = caller {
-            return self.answer(app, session_id).await;
-        }
-        if let Some(session_id) = self.conversation {
-            self.check_nothing_before()?;
-            let _one_at_a_time = app.turn_of(session_id).await;
-            let system = self.fits(app, session_id).await?;
-            return self.start(app, session_id, key, system).await;
-        }
-        match self.previous {
-            Some(previous) => self.go_on(app, previous, key).await,
-            None => self.create(app, key).await,
+        let caller = self.caller(app, named).await?;
+        self.transcript.check_references(caller.or(named))?;
+        match (caller, self.conversation, self.previous) {
+            (Some(session_id), ..) => self.answer(app, session_id).await,
+            (None, Some(session_id), _) => {
+                self.check_nothing_before()?;
+                let _one_at_a_time = app.turn_of(session_id).await;
+                let system = self.fits(app, session_id).await?;
+                self.start(app, session_id, key, system).await
+            }
+            (None, None, Some(previous)) => self.go_on(app, previous, key).await,
+            (None, None, None) => self.create(app, key).await,
         }
     }
 
@@ -93,31 +84,30 @@ impl Asked {
         if self.is_stored { &app.service } else { &app.options.passing }
     }
 
-    /// All instructions.
     fn system(&self) -> Option<String> {
         let all: Vec<&str> = self.instructions.iter().chain(&self.transcript.system).map(String::as_str).collect();
         (!all.is_empty()).then(|| all.join("\n\n"))
     }
 
     /// The session whose calls are answered. Outputs of calls that are not known here become history.
-    async fn caller(&mut self, app: &App) -> Result<Option<SessionId>, SessionError> {
+    async fn caller(&mut self, app: &App, named: Option<SessionId>) -> Result<Option<SessionId>, SessionError> {
         let Some((call_id, _)) = self.transcript.outputs.first() else { return Ok(None) };
-        let called = session_of(call_id);
-        if let Some(wanted) = self.previous.map(|previous| previous.session_id).or(self.conversation) {
-            own(app, app.service.as_ref(), wanted).await?;
-            if called.is_none_or(|(session_id, _)| session_id != wanted) {
+        let called = parse_call(call_id);
+        if let Some(named) = named {
+            own(app, app.service.as_ref(), named).await?;
+            if called.is_none_or(|(session_id, _)| session_id != named) {
                 let message = "the outputs are not those of calls of the response or conversation that is named";
                 return Err(SessionError::invalid("input", message));
             }
             self.check_nothing_before()?;
-            return Ok(Some(wanted));
+            return Ok(Some(named));
         }
         if let Some((session_id, call_id)) = called
             && self.is_known(app, session_id, &call_id).await?
         {
             return Ok(Some(session_id));
         }
-        self.transcript.forget_calls();
+        self.transcript.ask_to_go_on();
         Ok(None)
     }
 
@@ -125,23 +115,23 @@ impl Asked {
     /// said before may be asked of another model, or with other instructions: then it is a new session.
     async fn is_known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<bool, SessionError> {
         let service = self.service(app).as_ref();
-        match own(app, service, session_id).await {
+        let own = match own(app, service, session_id).await {
             // A stored session finds its answers again. One that is not stored is there for the open calls alone.
-            Ok(_) if self.is_stored => {}
-            Ok(_) if service.calls(&session_id).await?.items.iter().any(|call| call.call_id == call_id) => {}
+            Ok(own) if self.is_stored => own,
+            Ok(own) if service.calls(&session_id).await?.items.iter().any(|call| call.call_id == call_id) => own,
             Ok(_) | Err(SessionError::NotFound(_)) => return Ok(false),
             Err(error) => return Err(error),
-        }
+        };
         if self.transcript.history.is_empty() {
             return Ok(true);
         }
-        let system = instructions(service, session_id).await?;
-        let Some((started, tools)) = calls::terms(service, session_id, call_id).await? else { return Ok(true) };
-        Ok(system.is_none_or(|system| system == self.system())
+        let past = past_of(service, session_id, call_id).await?;
+        let started = &past.started;
+        Ok(own.system.is_none_or(|system| system == self.system())
             && self.model.as_ref().is_none_or(|model| *model == started.model)
-            && self.tools == tools
+            && self.tools == past.tools(started)
             && self.output.as_ref() == started.output.as_deref()
-            && self.has_terms(Some(&started)).is_ok())
+            && self.has_terms(started).is_ok())
     }
 
     /// Answers calls: the response goes on with their turn.
@@ -150,34 +140,38 @@ impl Asked {
         self.fits(app, session_id).await?;
         let mut answers = BTreeMap::new();
         for (call_id, text) in std::mem::take(&mut self.transcript.outputs) {
-            let known = session_of(&call_id).filter(|(session, _)| *session == session_id);
+            let known = parse_call(&call_id).filter(|(session, _)| *session == session_id);
             let (_, call_id) = known.ok_or(SessionError::ItemNotFound("call"))?;
             if answers.insert(call_id, text).is_some() {
                 return Err(SessionError::invalid("input", "the output of a call is sent twice"));
             }
         }
-        if let Some(call_id) = answers.keys().next() {
-            let terms = calls::terms(service.as_ref(), session_id, call_id).await?;
-            self.has_terms(terms.as_ref().map(|(started, _)| started))?;
-        }
+        let call_id = answers.keys().next().ok_or(SessionError::ItemNotFound("call"))?;
+        let past = past_of(service.as_ref(), session_id, call_id).await?;
+        self.has_terms(&past.started)?;
         // In a task, so that a client that leaves does not part the outputs of one message.
-        let taken = calls::take(app.clone(), service.clone(), session_id, answers, self.is_stored);
-        let taken = tokio::spawn(taken).await.map_err(|error| SessionError::Internal(error.to_string()))?;
-        let (seq, last, passing) = taken?;
+        let (task_app, task_service, is_stored) = (app.clone(), service.clone(), self.is_stored);
+        let taken = tokio::spawn(async move {
+            let (seq, last) = calls::take(&task_app, task_service, session_id, answers).await?;
+            let passing = (!is_stored).then(|| Passing::new(&task_app, &last));
+            Ok::<_, SessionError>((seq, last, passing))
+        });
+        let (seq, last, passing) = taken.await.map_err(|error| SessionError::Internal(error.to_string()))??;
         let unfold = Unfold::begin(app, service.as_ref(), ResponseId { session_id, seq }).await?;
-        let echo = Echo::of_record(service.as_ref(), &unfold, self.is_stored).await?;
+        let echo = Echo::of(&unfold, &past, self.is_stored);
         Ok(Begun { turn: handle(service.clone(), last), service, unfold, echo, passing })
     }
 
     async fn create(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         let service = self.service(app).clone();
         let system = self.system();
+        let user = self.user.as_deref();
         let request = CreateSession {
             model: self.model.clone(),
             system_prompt: system.clone(),
             history: std::mem::take(&mut self.transcript.history),
             idempotency_key: key.map(str::to_owned),
-            ..new_session(app, Made::Response, &self.metadata, self.user.as_deref(), self.is_stored)
+            ..new_session(app, false, &self.metadata, user.map(|user| (user, self.is_stored)))
         };
         let session_id = service.create_session(request).await?.session_id;
         let _one_at_a_time = app.turn_of(session_id).await;
@@ -209,12 +203,12 @@ impl Asked {
             ..StartTurn::new(session_id, self.transcript.take_prompt())
         };
         let turn = service.begin_turn(request).await?;
-        let passing = self.passing(app, &turn.accepted);
+        let passing = (!self.is_stored).then(|| Passing::new(app, &turn.accepted));
         let id = ResponseId { session_id, seq: turn.accepted.seq };
         let unfold = Unfold::begin(app, service.as_ref(), id).await?;
         let echo = Echo {
             instructions,
-            previous: self.previous.map(|previous| previous.to_string()).filter(|_| !unfold.own.is_conversation()),
+            previous: self.previous.map(|previous| previous.to_string()).filter(|_| !unfold.own.is_conversation),
             tools: self.tools.clone(),
             options: self.options.clone(),
             output: self.output.clone(),
@@ -224,18 +218,15 @@ impl Asked {
         Ok(Begun { service, turn, unfold, echo, passing })
     }
 
-    fn passing(&self, app: &Arc<App>, accepted: &TurnAccepted) -> Option<Passing> {
-        (!self.is_stored).then(|| Passing::new(app, accepted))
-    }
-
     /// Continues a response: in its session if nothing came after it there, else in a fork.
     async fn go_on(&mut self, app: &Arc<App>, previous: ResponseId, key: Option<&str>) -> Result<Begun, SessionError> {
         self.check_nothing_before()?;
         let service = app.service.as_ref();
         // Of two that continue the same response at once, the second one sees the turn of the first.
         let _one_at_a_time = app.turn_of(previous.session_id).await;
-        let (read, later) = Unfold::read(app, service, previous).await?;
-        match (&read.ending, &later) {
+        let (read, past) = Unfold::read(app, service, previous).await?;
+        let next = past.next(previous);
+        match (&read.ending, next) {
             (None, _) => return Err(SessionError::Busy { turn: read.turn }),
             (Some(Ending::Waiting), None) => {
                 let message = "the response waits for the outputs of its calls: send those";
@@ -247,8 +238,7 @@ impl Asked {
             (Some(_), _) => {}
         }
         let system = self.fits(app, previous.session_id).await?;
-        let is_repeated = |Later(used): &Later| key.is_some() && used.as_deref() == key;
-        let session_id = match later.filter(|later| !is_repeated(later)) {
+        let session_id = match next.filter(|used| key.is_none() || *used != key) {
             None => previous.session_id,
             Some(_) => fork(service, previous.session_id, read.turn, key).await?,
         };
@@ -267,10 +257,9 @@ impl Asked {
     /// Checks that the request repeats what its session keeps, or leaves it out. Returns the instructions.
     async fn fits(&self, app: &App, session_id: SessionId) -> Result<Option<String>, SessionError> {
         let service = self.service(app).as_ref();
-        let Own { metadata, user, .. } = own(app, service, session_id).await?;
-        let system = instructions(service, session_id).await?;
+        let Own { metadata, user, system, .. } = own(app, service, session_id).await?;
         // A chat says all of it each time; what it says before its outputs was read when it began.
-        if self.chat.is_none() {
+        if !self.is_chat {
             let asked = self.system();
             keeps("instructions", asked.is_none() || system.as_ref().is_none_or(|system| asked == *system))?;
             keeps("metadata", self.metadata.iter().all(|(name, value)| metadata.get(name) == Some(value)))?;
@@ -280,41 +269,31 @@ impl Asked {
     }
 
     /// Checks that outputs come with the terms of their turn, or without.
-    fn has_terms(&self, terms: Option<&TurnStarted>) -> Result<(), SessionError> {
-        let Some(TurnStarted { options, output, .. }) = terms else { return Ok(()) };
-        let asked = &self.options;
-        keeps("temperature", asked.temperature.is_none() || asked.temperature == options.temperature)?;
-        keeps("top_p", asked.top_p.is_none() || asked.top_p == options.top_p)?;
-        let tokens = asked.max_output_tokens;
-        keeps("max_output_tokens", tokens.is_none() || tokens == options.max_output_tokens)?;
-        keeps("stop", asked.stop.is_none() || asked.stop == options.stop)?;
-        keeps("seed", asked.seed.is_none() || asked.seed == options.seed)?;
-        keeps("reasoning.effort", asked.effort.is_none() || asked.effort == options.effort)?;
-        keeps("text.format", self.output.is_none() || self.output.as_ref() == output.as_deref())
+    fn has_terms(&self, terms: &TurnStarted) -> Result<(), SessionError> {
+        let [asked, kept] = [&self.options, &terms.options].map(|it| serde_json::to_value(it).unwrap_or_default());
+        for (name, value) in asked.as_object().into_iter().flatten() {
+            keeps(if name == "effort" { "reasoning.effort" } else { name }, kept[name] == *value)?;
+        }
+        keeps("text.format", self.output.is_none() || self.output.as_ref() == terms.output.as_deref())
     }
 }
 
-fn keeps(field: &'static str, is_kept: bool) -> Result<(), SessionError> {
+fn keeps(field: &str, is_kept: bool) -> Result<(), SessionError> {
     match is_kept {
         true => Ok(()),
         false => Err(SessionError::invalid(field, "this stays as it was: send the same, or leave it out")),
     }
 }
 
-/// A new session with no tool of this machine: those of a request are run by its client. Memory takes in what a user
-/// says, and never a request without one, which every session would find.
-pub(crate) fn new_session(
-    app: &App,
-    made: Made,
-    metadata: &BTreeMap<String, String>,
-    user: Option<&str>,
-    is_stored: bool,
-) -> CreateSession {
-    let scope = if user.is_some() { MemoryScope::Project } else { MemoryScope::None };
-    CreateSession {
-        labels: labels(app, made, metadata, user),
-        tools: Some(Vec::new()),
-        memory: SessionMemory { scope, index: is_stored && user.is_some() },
-        ..CreateSession::default()
+/// What a session says up to the message that made a call.
+async fn past_of(service: &dyn SessionService, session_id: SessionId, call_id: &str) -> Result<Past, SessionError> {
+    let is_it = |block: &Block| matches!(block, Block::ToolCall(call) if call.call_id == call_id);
+    let (mut past, mut records) = (Past::default(), Records::after(service, session_id, 0));
+    while let Some(record) = records.next().await? {
+        past.take(&record);
+        if matches!(&record.event, Event::AssistantMessage(message) if message.blocks.iter().any(is_it)) {
+            break;
+        }
     }
+    Ok(past)
 }

@@ -6,13 +6,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meerkat_errors::ErrorBody;
-use meerkat_service::SessionError;
 use serde_json::{Value, json};
-
-/// The response to a request that was refused or failed.
-pub(crate) fn response(error: &SessionError) -> Response {
-    refusal(&error.body())
-}
 
 /// Makes the response that has an error's body and its status. The guard in front of the routes sends it too.
 #[must_use]

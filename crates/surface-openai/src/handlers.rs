@@ -1,4 +1,4 @@
-//! One handler for every operation: read the request, call the service, send the answer.
+//! The table of operations, and the one handler of all: read the request, call the service, send the answer.
 
 use std::{panic::AssertUnwindSafe, str::FromStr, sync::Arc};
 
@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::BoxFuture};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     SessionError, SessionId,
@@ -20,165 +20,225 @@ use serde_json::{Value, json};
 
 use crate::{
     App,
-    asked::{Asked, Begun, new_session},
-    chat::{self, Chunks},
+    asked::{Asked, Begun},
+    chat::Chunks,
     error,
-    ids::{ResponseId, conversation, parse_conversation},
-    own::{Made, check_metadata, own_conversation, update},
-    responses::{self, Echo},
-    said::call_id_of,
-    stream::{Making, Protocol},
-    unfold::{Ending, Records, Unfold},
+    ids::{ResponseId, call_id_of, conversation, parse_conversation},
+    own::{check_metadata, new_session, own_conversation, update},
+    past::Records,
+    responses::{Echo, response},
+    said::Transcript,
+    stream::{Making, Sending},
+    unfold::{Ending, Unfold},
+    wire::{Fields, decode},
 };
+
+struct Call {
+    app: Arc<App>,
+    /// The parameter of the path; no path has two.
+    named: String,
+    parts: Parts,
+    body: Body,
+}
+
+/// An operation: its method and path, whose parameter is in braces, and how it is performed.
+#[derive(Debug)]
+pub struct Route {
+    /// Its method.
+    pub method: Method,
+    /// Its path.
+    pub path: &'static str,
+    perform: fn(Call) -> BoxFuture<'static, Result<Response, SessionError>>,
+}
+
+macro_rules! table {
+    ($( $method:ident $path:literal $perform:ident, )+) => {
+        /// The operations.
+        pub static TABLE: &[Route] =
+            &[$( Route { method: Method::$method, path: $path, perform: |call| $perform(call).boxed() } ),+];
+    };
+}
+
+table! {
+    GET "/v1/models" models,
+    GET "/v1/models/{*model}" model,
+    POST "/v1/responses" respond,
+    GET "/v1/responses/{response_id}" read,
+    DELETE "/v1/responses/{response_id}" delete,
+    POST "/v1/responses/{response_id}/cancel" cancel,
+    GET "/v1/responses/{response_id}/input_items" input_items,
+    POST "/v1/conversations" converse,
+    GET "/v1/conversations/{conversation_id}" read_conversation,
+    POST "/v1/conversations/{conversation_id}" update_conversation,
+    DELETE "/v1/conversations/{conversation_id}" delete_conversation,
+    POST "/v1/chat/completions" chat,
+}
 
 /// Header with a key that makes a repeated request the same one.
 const KEY_HEADER: &str = "idempotency-key";
 
-/// Items of a page, unless a request says how many.
 const PAGE_ITEMS: usize = 20;
 
-/// Performs the operation of a route.
-pub(crate) async fn operate(app: Arc<App>, path: &'static str, request: Request) -> Response {
-    let performed = AssertUnwindSafe(perform(&app, path, request)).catch_unwind().await;
-    let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
+pub(crate) async fn operate(app: Arc<App>, route: &'static Route, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let performed = async {
+        let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+        let params = params.map_err(|error| SessionError::invalid("path", error.to_string()))?;
+        let named = params.iter().next().map_or_else(String::new, |(_, value)| value.to_owned());
+        (route.perform)(Call { app, named, parts, body }).await
+    };
+    let answer = AssertUnwindSafe(performed).catch_unwind().await;
+    let answer = answer.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
     answer.unwrap_or_else(|error| {
         if error.code() == ErrorCode::Internal {
-            tracing::error!(path, %error, "a request failed");
+            tracing::error!(route.path, %error, "a request failed");
         }
-        error::response(&error)
+        error::refusal(&error.body())
     })
 }
 
-async fn perform(app: &Arc<App>, path: &'static str, request: Request) -> Result<Response, SessionError> {
-    let (mut parts, body) = request.into_parts();
-    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
-    let params = params.map_err(|error| SessionError::invalid("path", error.to_string()))?;
-    // No path has two.
-    let named = params.iter().next().map_or("", |(_, value)| value);
-    let parts = &parts;
-    let text = async || read_body(app, Request::from_parts(parts.clone(), body)).await;
-    match (parts.method.as_str(), path) {
-        ("GET", "/v1/models") => {
-            Ok(json_answer(&json!({ "object": "list", "data": app.models().collect::<Vec<_>>() })))
+impl Call {
+    /// The key, which makes a repeated request the same.
+    fn key(&self) -> Result<Option<String>, SessionError> {
+        let key = self.parts.headers.get(KEY_HEADER).map(|key| key.to_str().map(str::to_owned));
+        key.transpose().map_err(|_| SessionError::invalid(KEY_HEADER, "it is not ASCII"))
+    }
+
+    async fn text(self) -> Result<String, SessionError> {
+        let limit = self.app.options.body_bytes_max;
+        let text = String::from_request(Request::from_parts(self.parts, self.body), &()).await;
+        text.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                SessionError::PayloadTooLarge { what: "body", bytes: limit.saturating_add(1), limit }
+            }
+            _ => SessionError::invalid("body", "it ended too early, or is not UTF-8"),
+        })
+    }
+
+    fn query(&self, known: &[&str]) -> Result<Vec<(String, String)>, SessionError> {
+        let text = self.parts.uri.query().unwrap_or_default();
+        let query: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
+        match query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(SessionError::invalid(name.as_str(), "this parameter is not supported")),
+            None => Ok(query),
         }
-        ("GET", "/v1/models/{*model}") => {
-            let model = app.models().find(|model| model["id"] == named);
-            model.map(|model| json_answer(&model)).ok_or(SessionError::ItemNotFound("model"))
-        }
-        ("POST", "/v1/responses") => ask(app, responses::decode(&text().await?)?, key(parts)?).await,
-        ("POST", "/v1/chat/completions") => ask(app, chat::decode(&text().await?)?, None).await,
-        ("GET", "/v1/responses/{response_id}") => read(app, ResponseId::parse(named)?, parts).await,
-        ("DELETE", "/v1/responses/{response_id}") => delete(app, ResponseId::parse(named)?).await,
-        ("POST", "/v1/responses/{response_id}/cancel") => cancel(app, ResponseId::parse(named)?).await,
-        ("GET", "/v1/responses/{response_id}/input_items") => input_items(app, ResponseId::parse(named)?, parts).await,
-        ("POST", "/v1/conversations") => create_conversation(app, &text().await?, parts).await,
-        ("GET", "/v1/conversations/{conversation_id}") => read_conversation(app, parse_conversation(named)?).await,
-        ("POST", "/v1/conversations/{conversation_id}") => {
-            let session_id = parse_conversation(named)?;
-            update(app, session_id, responses::decode_metadata(&text().await?)?).await?;
-            read_conversation(app, session_id).await
-        }
-        ("DELETE", "/v1/conversations/{conversation_id}") => {
-            let session_id = parse_conversation(named)?;
-            let _one_at_a_time = app.turn_of(session_id).await;
-            own_conversation(app, session_id).await?;
-            app.service.delete(DeleteSession { session_id, force: true }).await?;
-            let deleted = json!({ "id": conversation(session_id), "object": "conversation.deleted", "deleted": true });
-            Ok(json_answer(&deleted))
-        }
-        _ => Err(SessionError::UnknownOperation(path.to_owned())),
     }
 }
 
-/// The key of a request, which makes a repeated one the same.
-fn key(parts: &Parts) -> Result<Option<&str>, SessionError> {
-    let key = parts.headers.get(KEY_HEADER).map(HeaderValue::to_str).transpose();
-    key.map_err(|_| SessionError::invalid(KEY_HEADER, "it is not ASCII"))
+async fn models(call: Call) -> Result<Response, SessionError> {
+    Ok(json_answer(&json!({ "object": "list", "data": call.app.models().collect::<Vec<_>>() })))
 }
 
-async fn create_conversation(app: &App, text: &str, parts: &Parts) -> Result<Response, SessionError> {
-    let (transcript, metadata) = responses::decode_conversation(text)?;
-    check_metadata(app, &metadata)?;
-    transcript.check_references(None)?;
+async fn model(call: Call) -> Result<Response, SessionError> {
+    let model = call.app.models().find(|model| model["id"] == call.named.as_str());
+    model.map(|model| json_answer(&model)).ok_or(SessionError::ItemNotFound("model"))
+}
+
+async fn converse(call: Call) -> Result<Response, SessionError> {
+    let (app, idempotency_key, text) = (call.app.clone(), call.key()?, call.text().await?);
+    let mut body = Fields::body(&text)?;
+    let metadata = body.take("metadata")?.unwrap_or_default();
+    let mut said = body.raw("items").map(|raw| Transcript::read("items", raw)).transpose()?.unwrap_or_default();
+    body.finish()?;
+    check_metadata(&app, &metadata)?;
+    said.settle()?;
+    said.check_references(None)?;
     let request = CreateSession {
-        system_prompt: (!transcript.system.is_empty()).then(|| transcript.system.join("\n\n")),
-        history: transcript.history,
-        idempotency_key: key(parts)?.map(str::to_owned),
-        ..new_session(app, Made::Conversation, &metadata, None, true)
+        system_prompt: (!said.system.is_empty()).then(|| said.system.join("\n\n")),
+        history: said.history,
+        idempotency_key,
+        ..new_session(&app, true, &metadata, None)
     };
-    let created = app.service.create_session(request).await?;
-    read_conversation(app, created.session_id).await
+    conversed(&app, app.service.create_session(request).await?.session_id).await
 }
 
-async fn read_conversation(app: &App, session_id: SessionId) -> Result<Response, SessionError> {
+async fn read_conversation(call: Call) -> Result<Response, SessionError> {
+    conversed(&call.app, parse_conversation(&call.named)?).await
+}
+
+async fn update_conversation(call: Call) -> Result<Response, SessionError> {
+    let (app, session_id, text) = (call.app.clone(), parse_conversation(&call.named)?, call.text().await?);
+    let mut body = Fields::body(&text)?;
+    let metadata = body.need("metadata")?;
+    body.finish()?;
+    update(&app, session_id, metadata).await?;
+    conversed(&app, session_id).await
+}
+
+async fn delete_conversation(Call { app, named, .. }: Call) -> Result<Response, SessionError> {
+    let session_id = parse_conversation(&named)?;
+    let _one_at_a_time = app.turn_of(session_id).await;
+    own_conversation(&app, session_id).await?;
+    app.service.delete(DeleteSession { session_id, force: true }).await?;
+    Ok(json_answer(&json!({ "id": named, "object": "conversation.deleted", "deleted": true })))
+}
+
+async fn conversed(app: &App, session_id: SessionId) -> Result<Response, SessionError> {
     let own = own_conversation(app, session_id).await?;
-    Ok(json_answer(&json!({
-        "id": conversation(session_id),
-        "object": "conversation",
-        "created_at": own.created_at.as_millis() / 1000,
-        "metadata": own.metadata,
-    })))
+    let (id, created_at) = (conversation(session_id), own.created_at.as_millis() / 1000);
+    let shown = json!({ "id": id, "object": "conversation", "created_at": created_at, "metadata": own.metadata });
+    Ok(json_answer(&shown))
 }
 
-/// Makes a response, or completes a chat.
+async fn respond(call: Call) -> Result<Response, SessionError> {
+    let (app, key) = (call.app.clone(), call.key()?);
+    ask(&app, decode(&call.text().await?, false)?, key.as_deref()).await
+}
+
+async fn chat(call: Call) -> Result<Response, SessionError> {
+    let app = call.app.clone();
+    ask(&app, decode(&call.text().await?, true)?, None).await
+}
+
 async fn ask(app: &Arc<App>, mut asked: Asked, key: Option<&str>) -> Result<Response, SessionError> {
     // A stream without a place begins no turn.
     let place = if asked.is_stream { place(app)? } else { None };
     let Begun { service, turn, unfold, echo, passing } = asked.begin(app, key).await?;
-    let protocol = match asked.chat {
-        Some(chat) => Protocol::Chat(Chunks::new(chat)),
-        None => Protocol::responses(echo, None),
-    };
+    let chat = asked.is_chat.then(|| Chunks::new(asked.has_usage));
+    let sending = Sending { echo, chat, after: None, count: 0 };
     if asked.is_background && !asked.is_stream {
-        return Ok(protocol.answer(&unfold));
+        return Ok(sending.answer(&unfold));
     }
-    let making = Making::begin(service, turn, unfold, (protocol, passing)).await?;
+    let making = Making::begin(service, turn, unfold, (sending, passing)).await?;
     Ok(if asked.is_stream { making.stream(place) } else { making.whole().await })
 }
 
 /// Shows a response as it was recorded, or streams it from its beginning.
-async fn read(app: &Arc<App>, id: ResponseId, parts: &Parts) -> Result<Response, SessionError> {
-    let query = query(parts, &["stream", "starting_after", "include_obfuscation", "include[]", "include"])?;
-    let is_stream = asked(&query, "stream")?.unwrap_or(false);
-    let after = asked(&query, "starting_after")?;
+async fn read(call: Call) -> Result<Response, SessionError> {
+    let (app, id) = (&call.app, ResponseId::parse(&call.named)?);
+    let query = call.query(&["stream", "starting_after", "include_obfuscation", "include[]", "include"])?;
+    let (is_stream, after) = (given(&query, "stream")?.unwrap_or(false), given(&query, "starting_after")?);
+    let place = if is_stream { place(app)? } else { None };
     let service = app.service.clone();
+    let (unfold, past) = Unfold::read(app, service.as_ref(), id).await?;
+    let sending = Sending { echo: Echo::of(&unfold, &past, true), chat: None, after, count: 0 };
     if !is_stream {
-        return recorded(app, id).await;
+        return Ok(sending.answer(&unfold));
     }
-    let place = place(app)?;
-    let unfold = Unfold::begin(app, service.as_ref(), id).await?;
-    let echo = Echo::of_record(service.as_ref(), &unfold, true).await?;
     let accepted = TurnAccepted { session_id: id.session_id, turn: unfold.turn, seq: id.seq };
-    let protocol = Protocol::responses(echo, after);
-    Ok(Making::begin(service.clone(), handle(service, accepted), unfold, (protocol, None)).await?.stream(place))
+    let begun = Unfold::begin(app, service.as_ref(), id).await?;
+    Ok(Making::begin(service.clone(), handle(service, accepted), begun, (sending, None)).await?.stream(place))
 }
 
-async fn recorded(app: &App, id: ResponseId) -> Result<Response, SessionError> {
-    let service = app.service.as_ref();
-    let (unfold, _) = Unfold::read(app, service, id).await?;
-    let echo = Echo::of_record(service, &unfold, true).await?;
-    Ok(json_answer(&responses::response(&unfold, &echo)))
-}
-
-async fn delete(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError> {
+async fn delete(Call { app, named, .. }: Call) -> Result<Response, SessionError> {
+    let id = ResponseId::parse(&named)?;
     let (service, session_id) = (app.service.as_ref(), id.session_id);
     // It is deleted before or after another request continues it.
     let _one_at_a_time = app.turn_of(session_id).await;
-    let (unfold, later) = Unfold::read(app, service, id).await?;
-    let echo = Echo::of_record(service, &unfold, true).await?;
-    let has_previous = echo.previous.is_some_and(|previous| previous.contains(&session_id.to_string()));
-    if later.is_some() || has_previous || unfold.own.is_conversation() {
+    let (unfold, past) = Unfold::read(&app, service, id).await?;
+    let has_previous = past.previous(id).is_some_and(|previous| previous.session_id == session_id);
+    if past.next(id).is_some() || has_previous || unfold.own.is_conversation {
         let message = "its session has other responses, which would be deleted too: delete the session instead";
         return Err(SessionError::invalid("response_id", message));
     }
     let runs = matches!(unfold.ending, None | Some(Ending::Waiting));
     service.delete(DeleteSession { session_id, force: runs }).await?;
-    Ok(json_answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
+    Ok(json_answer(&json!({ "id": named, "object": "response", "deleted": true })))
 }
 
-async fn cancel(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError> {
-    let service = app.service.as_ref();
-    let (unfold, _) = Unfold::read(app, service, id).await?;
+async fn cancel(Call { app, named, .. }: Call) -> Result<Response, SessionError> {
+    let (service, id) = (app.service.as_ref(), ResponseId::parse(&named)?);
+    let (mut unfold, past) = Unfold::read(&app, service, id).await?;
     let (session_id, turn) = (id.session_id, unfold.turn);
     if matches!(unfold.ending, None | Some(Ending::Waiting)) {
         let mut ended = Err(SessionError::ItemNotFound("turn"));
@@ -189,26 +249,19 @@ async fn cancel(app: &Arc<App>, id: ResponseId) -> Result<Response, SessionError
         if ended.as_ref().is_err_and(|error| error.code() == ErrorCode::ItemNotFound) {
             ended = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await.map(drop);
         }
-        match ended {
-            // It ended meanwhile.
-            Err(error) if !matches!(error.code(), ErrorCode::SessionNotRunning | ErrorCode::ItemNotFound) => {
-                return Err(error);
-            }
-            _ => {}
-        }
+        // Or it ended meanwhile.
+        ended.or_else(|error| match error.code() {
+            ErrorCode::SessionNotRunning | ErrorCode::ItemNotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        unfold = Unfold::read(&app, service, id).await?.0;
     }
-    recorded(app, id).await
+    Ok(json_answer(&response(&unfold, &Echo::of(&unfold, &past, true))))
 }
 
 /// Lists what the response was asked: the prompt of its turn, or the outputs of the calls that it went on with.
-async fn input_items(app: &Arc<App>, id: ResponseId, parts: &Parts) -> Result<Response, SessionError> {
-    let query = query(parts, &["limit", "order", "after", "include[]", "include"])?;
-    let limit = asked(&query, "limit")?.unwrap_or(PAGE_ITEMS);
-    let order: String = asked(&query, "order")?.unwrap_or_else(|| "desc".to_owned());
-    if !(1..=100).contains(&limit) || !["asc", "desc"].contains(&order.as_str()) {
-        let field = if ["asc", "desc"].contains(&order.as_str()) { "limit" } else { "order" };
-        return Err(SessionError::invalid(field, "limit is 1 to 100, order is \"asc\" or \"desc\""));
-    }
+async fn input_items(call: Call) -> Result<Response, SessionError> {
+    let (app, id) = (&call.app, ResponseId::parse(&call.named)?);
     let service = app.service.as_ref();
     let begun = Unfold::begin(app, service, id).await?;
     let mut items: Vec<Value> = Vec::new();
@@ -234,20 +287,32 @@ async fn input_items(app: &Arc<App>, id: ResponseId, parts: &Parts) -> Result<Re
             items.push(user_item(id, &whole(service, id.session_id, prompt).await?, blocks));
         }
     }
+    page(items, &call)
+}
+
+/// A page of items, the newest first unless the query says otherwise.
+fn page(mut items: Vec<Value>, call: &Call) -> Result<Response, SessionError> {
+    let query = call.query(&["limit", "order", "after", "include[]", "include"])?;
+    let limit = given(&query, "limit")?.unwrap_or(PAGE_ITEMS);
+    let order: String = given(&query, "order")?.unwrap_or_else(|| "desc".to_owned());
+    let is_known = ["asc", "desc"].contains(&order.as_str());
+    if !is_known || !(1..=100).contains(&limit) {
+        let message = "limit is 1 to 100, order is \"asc\" or \"desc\"";
+        return Err(SessionError::invalid(if is_known { "limit" } else { "order" }, message));
+    }
     if order == "desc" {
         items.reverse();
     }
-    if let Some(after) = asked::<String>(&query, "after")? {
+    if let Some(after) = given::<String>(&query, "after")? {
         let at = items.iter().position(|item| item["id"] == after.as_str());
         items.drain(..=at.ok_or(SessionError::ItemNotFound("item"))?);
     }
     let has_more = items.len() > limit;
     items.truncate(limit);
     let [first_id, last_id] = [items.first(), items.last()].map(|item| item.map(|item| item["id"].clone()));
-    let list = json!({
-        "object": "list", "data": items, "first_id": first_id, "last_id": last_id, "has_more": has_more,
-    });
-    Ok(json_answer(&list))
+    let page =
+        json!({ "object": "list", "data": items, "first_id": first_id, "last_id": last_id, "has_more": has_more });
+    Ok(json_answer(&page))
 }
 
 fn user_item(id: ResponseId, text: &str, blocks: &[Attached]) -> Value {
@@ -264,7 +329,6 @@ fn user_item(id: ResponseId, text: &str, blocks: &[Attached]) -> Value {
     })
 }
 
-/// Takes a place for a stream.
 fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
     (app.options.places)().map_err(|body| match body.code {
         ErrorCode::TooManyConnections => SessionError::TooManyAnswers,
@@ -272,27 +336,7 @@ fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
     })
 }
 
-async fn read_body(app: &App, request: Request) -> Result<String, SessionError> {
-    let limit = app.options.body_bytes_max;
-    String::from_request(request, &()).await.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            SessionError::PayloadTooLarge { what: "body", bytes: limit.saturating_add(1), limit }
-        }
-        _ => SessionError::invalid("body", "it ended too early, or is not UTF-8"),
-    })
-}
-
-fn query(parts: &Parts, known: &[&str]) -> Result<Vec<(String, String)>, SessionError> {
-    let text = parts.uri.query().unwrap_or_default();
-    let query: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
-    match query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-        Some((name, _)) => Err(SessionError::invalid(name.as_str(), "this parameter is not supported")),
-        None => Ok(query),
-    }
-}
-
-/// A parameter of a type.
-fn asked<T: FromStr>(query: &[(String, String)], name: &'static str) -> Result<Option<T>, SessionError> {
+fn given<T: FromStr>(query: &[(String, String)], name: &'static str) -> Result<Option<T>, SessionError> {
     let value = query.iter().find(|(known, _)| known == name).map(|(_, value)| value.parse());
     value.transpose().map_err(|_| SessionError::invalid(name, "it has another form"))
 }
@@ -312,7 +356,6 @@ pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Respons
     (headers, body).into_response()
 }
 
-/// Answers for a method that a path does not have.
 pub(crate) async fn other_method(method: Method) -> Response {
     match method {
         Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
@@ -320,7 +363,6 @@ pub(crate) async fn other_method(method: Method) -> Response {
     }
 }
 
-/// Answers for an unknown path.
 pub(crate) async fn unknown(uri: Uri) -> Response {
-    error::response(&SessionError::UnknownOperation(uri.path().chars().take(200).collect()))
+    error::refusal(&SessionError::UnknownOperation(uri.path().chars().take(200).collect()).body())
 }

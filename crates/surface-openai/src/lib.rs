@@ -1,15 +1,13 @@
 //! meerkat over OpenAI's protocols: `/v1/responses`, `/v1/chat/completions` and `/v1/models`, for programs that speak them
 //! already. No engine type knows them.
 //!
-//! In reading order: `routes` is the table, [`router`] is made of it, `handlers` performs a row of it; `wire` takes the
-//! fields of a request, `responses` and `chat` decode and encode one protocol each, `said` sorts what was said into
-//! history and prompt, `asked` begins the turn in a session that `own` knows as made here; `unfold` makes a response of a
-//! session's events, `stream` sends it as it comes, `error` is where a failure becomes an HTTP status.
+//! In reading order: `handlers` has the table, and performs a row of it; `wire` takes the fields of a request, `said`
+//! sorts what was said into history and prompt, `asked` begins the turn in a session that `own` knows as made here;
+//! `unfold` makes a response of a session's events, `responses` writes it as JSON and `chat` makes a chat of that,
+//! `stream` sends it as it comes, `error` is where a failure becomes an HTTP status.
 //!
 //! docs/openai.md has what becomes what. A field, a value, a part or an item that is not named there is refused with its
 //! name as `param`. Nothing here checks who is calling: the listener does that first.
-
-mod routes;
 
 mod asked;
 mod calls;
@@ -19,6 +17,7 @@ mod handlers;
 mod ids;
 mod own;
 mod passing;
+mod past;
 mod responses;
 mod said;
 mod stream;
@@ -43,7 +42,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 pub use error::refusal;
-pub use routes::{TABLE, owns};
+pub use handlers::{Route, TABLE};
 
 /// Locks that sessions share, each by its id: most sessions are continued without waiting for another one.
 const LOCKS: usize = 64;
@@ -97,14 +96,22 @@ impl App {
     }
 }
 
+/// Returns true for a path of these protocols, whether there is a route or not.
+#[must_use]
+pub fn owns(path: &str) -> bool {
+    let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    let bases = ["/v1/models", "/v1/responses", "/v1/chat", "/v1/conversations"];
+    bases.iter().any(|base| path.strip_prefix(base).is_some_and(is_below))
+}
+
 /// The service over OpenAI's protocols.
 pub fn router(service: Arc<dyn SessionService>, options: OpenAiOptions) -> Router {
     let limit = usize::try_from(options.body_bytes_max).unwrap_or(usize::MAX);
     let locks = [const { Mutex::const_new(()) }; LOCKS];
     let app = Arc::new(App { service, options, locks, hasher: RandomState::new() });
-    let router = TABLE.iter().fold(Router::new(), |router, (method, path)| {
-        let operate = move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, path, request);
-        router.route(path, on(MethodFilter::try_from(method.clone()).unwrap_or(MethodFilter::GET), operate))
+    let router = TABLE.iter().fold(Router::new(), |router, route| {
+        let operate = move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, route, request);
+        router.route(route.path, on(MethodFilter::try_from(route.method.clone()).unwrap_or(MethodFilter::GET), operate))
     });
     let router = router.fallback(handlers::unknown).method_not_allowed_fallback(handlers::other_method);
     router.layer(DefaultBodyLimit::max(limit)).with_state(app)

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     ErrorCode, Seq, SessionError, SessionId, SessionService,
     clock::Timestamp,
-    follow::turn::record_at,
-    service::{ForkSession, SessionQuery, SessionView, UpdateSession},
-    session::event::Event,
+    follow::turn::{record_at, whole},
+    service::{CreateSession, ForkSession, MemoryScope, SessionMemory, SessionQuery, SessionView, UpdateSession},
+    session::event::{Event, Record},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -16,25 +16,21 @@ use crate::App;
 
 /// Label of each session that was made here, and of its forks; its value is what it was made as.
 const MADE: &str = "openai";
+const CONVERSATION: &str = "conversation";
 /// Label of a fork that a key made, so that the same request finds it again.
 const KEY: &str = "openai.key";
-
-/// What a session was made as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
-    Response,
-    Conversation,
-}
 
 /// Session that was made here.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) model: String,
     pub(crate) created_at: Timestamp,
+    /// Its instructions; `None` if its first record was dropped, so that they are not known.
+    pub(crate) system: Option<Option<String>>,
     labels: BTreeMap<String, String>,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) user: Option<String>,
-    pub(crate) made: Made,
+    pub(crate) is_conversation: bool,
 }
 
 impl Own {
@@ -42,43 +38,39 @@ impl Own {
     pub(crate) fn some() -> Self {
         let (labels, metadata) = Default::default();
         let (model, created_at) = ("scripted".to_owned(), Timestamp::from_millis(0));
-        Self { model, created_at, labels, metadata, user: None, made: Made::Response }
-    }
-
-    pub(crate) fn is_conversation(&self) -> bool {
-        self.made == Made::Conversation
+        Self { model, created_at, system: None, labels, metadata, user: None, is_conversation: false }
     }
 }
 
 /// Reads a session that was made here; another one is unknown.
 pub(crate) async fn own(app: &App, service: &dyn SessionService, session_id: SessionId) -> Result<Own, SessionError> {
-    let (model, created_at, labels) = match service.read(&session_id).await {
-        Ok(SessionView { model, created_at, labels, .. }) => (model, created_at, labels),
+    let read = match service.read(&session_id).await {
+        Ok(SessionView { model, created_at, labels, .. }) => Some((model, created_at, labels)),
         // What is stored nowhere keeps its labels.
-        Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => {
-            let first = record_at(service, session_id, Seq::from(1_u8)).await?;
-            match first.map(|record| (record.time, record.event)) {
-                Some((time, Event::SessionCreated(created))) => (created.model, time, created.labels),
-                _ => return Err(SessionError::NotFound(session_id)),
-            }
-        }
+        Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => None,
         Err(error) => return Err(error),
     };
-    let made = match labels.get(MADE).map(String::as_str) {
-        Some("response") => Made::Response,
-        Some("conversation") => Made::Conversation,
-        _ => return Err(SessionError::NotFound(session_id)),
-    };
+    let (first, mut system) = (record_at(service, session_id, Seq::from(1_u8)).await?, None);
+    let mut begun = None;
+    if let Some(Record { time, event: Event::SessionCreated(created), .. }) = first {
+        system = Some(match &created.system_prompt {
+            Some(body) => Some(whole(service, session_id, body).await?),
+            None => None,
+        });
+        begun = Some((created.model, time, created.labels));
+    }
+    let unknown = || SessionError::NotFound(session_id);
+    let (model, created_at, labels) = read.or(begun).ok_or_else(unknown)?;
+    let is_conversation = labels.get(MADE).ok_or_else(unknown)? == CONVERSATION;
     let user = labels.get(&app.options.scope_label).cloned();
     let mut metadata = labels.clone();
     metadata.retain(|name, _| !decides(app, name));
-    Ok(Own { model, created_at, labels, metadata, user, made })
+    Ok(Own { model, created_at, system, labels, metadata, user, is_conversation })
 }
 
-/// Reads a session that was made as a conversation.
 pub(crate) async fn own_conversation(app: &App, session_id: SessionId) -> Result<Own, SessionError> {
     let own = own(app, app.service.as_ref(), session_id).await?;
-    if own.is_conversation() { Ok(own) } else { Err(SessionError::NotFound(session_id)) }
+    if own.is_conversation { Ok(own) } else { Err(SessionError::NotFound(session_id)) }
 }
 
 /// Returns true for a label that decides something, so that no client may set it.
@@ -96,18 +88,20 @@ pub(crate) fn check_metadata(app: &App, metadata: &BTreeMap<String, String>) -> 
     }
 }
 
-/// Makes the labels of a new session, from metadata that was checked.
-pub(crate) fn labels(
+/// A new session with no tool of this machine: those of a request are run by its client. Memory takes in what a user
+/// says in a stored session, and never a request without one, which every session would find.
+pub(crate) fn new_session(
     app: &App,
-    made: Made,
+    is_conversation: bool,
     metadata: &BTreeMap<String, String>,
-    user: Option<&str>,
-) -> BTreeMap<String, String> {
+    user: Option<(&str, bool)>,
+) -> CreateSession {
     let mut labels = metadata.clone();
-    let made = if made == Made::Conversation { "conversation" } else { "response" };
-    labels.insert(MADE.to_owned(), made.to_owned());
-    labels.extend(user.map(|user| (app.options.scope_label.clone(), user.to_owned())));
-    labels
+    labels.insert(MADE.to_owned(), if is_conversation { CONVERSATION } else { "response" }.to_owned());
+    labels.extend(user.map(|(user, _)| (app.options.scope_label.clone(), user.to_owned())));
+    let scope = if user.is_some() { MemoryScope::Project } else { MemoryScope::None };
+    let memory = SessionMemory { scope, index: user.is_some_and(|(_, is_stored)| is_stored) };
+    CreateSession { labels, tools: Some(Vec::new()), memory, ..CreateSession::default() }
 }
 
 /// Gives a conversation other metadata; the labels that decide stay.

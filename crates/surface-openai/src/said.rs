@@ -1,43 +1,24 @@
-//! What a request says, in the order in which it was said, and how it becomes a turn: the last part is the prompt or
-//! the answers to calls, all before it is history.
+//! What a request says, in the order in which it was said, and how it becomes a turn: the last messages of the user are
+//! the prompt, or the last outputs the answers to calls, and all before is history.
 
 use meerkat_service::{
     SessionError, SessionId,
     given::{GivenBlock, GivenMessage, GivenResult},
     service::{Prompt, PromptBlock},
-    session::message::RawJson,
 };
+use serde_json::value::RawValue;
 
-use crate::wire::texts;
+use crate::wire::{Fields, content, is_text, items, json_object, texts};
 
 /// Prompt of a turn that goes on with results of calls which no session here has made.
 const GO_ON: &str = "Go on with these results.";
 
-/// One thing that was said, with its place in the request.
-pub(crate) enum Said {
-    /// Instructions.
-    System(String),
-    /// A message of the user.
-    User(Vec<PromptBlock>),
-    /// A text of the model.
-    Text(String),
-    /// A call of the model.
-    Call { call_id: String, name: String, arguments: RawJson },
-    /// The output of a call.
-    Output { call_id: String, text: String },
-    /// The id of an item of an earlier answer.
-    Reference(String),
-}
-
-/// What a request says.
 #[derive(Default)]
 pub(crate) struct Transcript {
-    /// Instructions before everything.
     pub(crate) system: Vec<String>,
-    /// What was said before.
     pub(crate) history: Vec<GivenMessage>,
-    /// The last message of the user; none if outputs of calls come last.
-    pub(crate) prompt: Vec<PromptBlock>,
+    /// The last messages of the user, with their places; none if outputs of calls come last.
+    prompt: Vec<(String, Vec<PromptBlock>)>,
     /// Outputs that come last: the call and its text.
     pub(crate) outputs: Vec<(String, String)>,
     /// Items that are named by their ids, with their places: they are in a session already.
@@ -45,82 +26,154 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// Sorts what was said.
-    pub(crate) fn of(said: Vec<(String, Said)>) -> Result<Self, SessionError> {
+    /// Reads a text of the user, or a list of items or messages.
+    pub(crate) fn read(place: &str, raw: &RawValue) -> Result<Self, SessionError> {
         let mut transcript = Self::default();
-        let is_tail = |said: &Said| match said {
-            Said::Output { .. } => Some(false),
-            Said::User(_) => Some(true),
-            Said::System(_) | Said::Text(_) | Said::Call { .. } | Said::Reference(_) => None,
-        };
-        let last = said.last().and_then(|(_, said)| is_tail(said));
-        let Some(last) = last else {
-            let place = said.last().map_or_else(|| "input".to_owned(), |(place, _)| place.clone());
-            return Err(SessionError::invalid(
-                place,
-                "the last item is a message of the user, or the output of a call",
-            ));
-        };
-        let tail = said.iter().rev().take_while(|(_, said)| is_tail(said) == Some(last)).count();
-        let before = said.len() - tail;
-        for (at, (place, said)) in said.into_iter().enumerate() {
-            match said {
-                Said::User(parts) if at >= before => transcript.prompt.extend(parts),
-                Said::Output { call_id, text } if at >= before => transcript.outputs.push((call_id, text)),
-                said => transcript.push(place, said)?,
-            }
+        if is_text(raw) {
+            transcript.prompt.push((place.to_owned(), content(place, raw)?));
+            return Ok(transcript);
+        }
+        for (place, raw) in items(place, raw)? {
+            transcript.item(place, raw)?;
         }
         Ok(transcript)
     }
 
-    /// Makes all of it history: nothing of it is asked.
-    pub(crate) fn before(said: Vec<(String, Said)>) -> Result<Self, SessionError> {
-        let mut transcript = Self::default();
-        for (place, said) in said {
-            transcript.push(place, said)?;
-        }
-        Ok(transcript)
-    }
-
-    /// Adds to the history.
-    fn push(&mut self, place: String, said: Said) -> Result<(), SessionError> {
-        match said {
-            Said::System(text) if self.history.is_empty() => self.system.push(text),
-            Said::System(_) => {
-                return Err(SessionError::invalid(place, "instructions are only supported before everything else"));
-            }
-            Said::User(parts) => self.history.push(GivenMessage::User { content: texts(&place, parts)? }),
-            Said::Text(text) => self.assistant(GivenBlock::Text { text }),
-            Said::Call { call_id, name, arguments } => {
-                self.assistant(GivenBlock::ToolCall { call_id, name, arguments });
-            }
-            Said::Output { call_id, text } => self.result(call_id, text),
-            Said::Reference(id) => self.references.push((place, id)),
+    /// Refuses a request that asks nothing.
+    pub(crate) fn check_asked(&self, place: &str) -> Result<(), SessionError> {
+        if self.prompt.is_empty() && self.outputs.is_empty() {
+            let message = "the last item is a message of the user, or the output of a call";
+            return Err(SessionError::invalid(place, message));
         }
         Ok(())
     }
 
-    fn assistant(&mut self, block: GivenBlock) {
+    fn item(&mut self, place: String, raw: &RawValue) -> Result<(), SessionError> {
+        let mut item = Fields::of(place.clone(), raw)?;
+        let kind = item.kind()?;
+        match kind.as_str() {
+            "item_reference" => {
+                let id: String = item.need("id")?;
+                self.settle()?;
+                // As with reasoning itself, no model is given it again.
+                if !id.starts_with("rs_") {
+                    self.references.push((place, id));
+                }
+                return item.finish();
+            }
+            "reasoning" => return Ok(()),
+            _ => item.hints(&["id", "status"])?,
+        }
+        match kind.as_str() {
+            "" | "message" => self.message(place, &mut item)?,
+            "function_call" => {
+                let call_id = item.need("call_id")?;
+                self.call(call_id, &mut item)?;
+            }
+            "function_call_output" => self.output(item.need("call_id")?, &mut item, "output")?,
+            other => return Err(item.other_type(other)),
+        }
+        item.finish()
+    }
+
+    fn message(&mut self, place: String, message: &mut Fields<'_>) -> Result<(), SessionError> {
+        // Hints of who speaks and how; the model is not shown them.
+        message.hints(&["name", "phase"])?;
+        message.allow("annotations", &["[]"])?;
+        let role: String = message.need("role")?;
+        if role == "tool" {
+            return self.output(message.need("tool_call_id")?, message, "content");
+        }
+        let calls = if role == "assistant" { message.list("tool_calls")? } else { Vec::new() };
+        let parts = match message.content("content")? {
+            None if calls.is_empty() => return Err(message.wrong("content", "it is missing")),
+            parts => parts.unwrap_or_default(),
+        };
+        match role.as_str() {
+            "user" => {
+                self.forget_calls();
+                self.prompt.push(parts);
+            }
+            "assistant" => {
+                let text = texts(&parts.0, parts.1)?;
+                if calls.is_empty() || !text.is_empty() {
+                    self.assistant(GivenBlock::Text { text })?;
+                }
+            }
+            "system" | "developer" if self.is_empty() => self.system.push(texts(&parts.0, parts.1)?),
+            "system" | "developer" => {
+                return Err(SessionError::invalid(place, "instructions are only supported before everything else"));
+            }
+            other => return Err(message.wrong("role", format!("the role {other:?} is not supported"))),
+        }
+        for (place, raw) in calls {
+            let mut call = Fields::of(place, raw)?;
+            call.allow("type", &[r#""function""#])?;
+            call.take::<u32>("index")?;
+            let call_id = call.need("id")?;
+            let mut function = call.inner("function", true)?;
+            self.call(call_id, &mut function)?;
+            function.finish()?;
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.history.is_empty() && self.prompt.is_empty() && self.outputs.is_empty()
+    }
+
+    /// A call of the model, whose arguments are JSON in a text.
+    fn call(&mut self, call_id: String, call: &mut Fields<'_>) -> Result<(), SessionError> {
+        let text: String = call.need("arguments")?;
+        let text = if text.trim().is_empty() { "{}" } else { &text };
+        let arguments = json_object(&call.at("arguments"), text)?;
+        self.assistant(GivenBlock::ToolCall { call_id, name: call.need("name")?, arguments })
+    }
+
+    fn assistant(&mut self, block: GivenBlock) -> Result<(), SessionError> {
+        self.settle()?;
         match self.history.last_mut() {
             Some(GivenMessage::Assistant { blocks, .. }) => blocks.push(block),
             _ => self.history.push(GivenMessage::Assistant { content: None, blocks: vec![block] }),
         }
+        Ok(())
     }
 
-    fn result(&mut self, call_id: String, content: String) {
-        let result = GivenResult { call_id, content, is_error: false };
-        match self.history.last_mut() {
-            Some(GivenMessage::ToolResults { results }) => results.push(result),
-            _ => self.history.push(GivenMessage::ToolResults { results: vec![result] }),
+    /// The output of a call, in a field.
+    fn output(&mut self, call_id: String, item: &mut Fields<'_>, name: &str) -> Result<(), SessionError> {
+        let (place, parts) = item.content(name)?.ok_or_else(|| item.wrong(name, "it is missing"))?;
+        self.settle_prompt()?;
+        self.outputs.push((call_id, texts(&place, parts)?));
+        Ok(())
+    }
+
+    /// Makes all of it history: nothing of it is asked.
+    pub(crate) fn settle(&mut self) -> Result<(), SessionError> {
+        self.forget_calls();
+        self.settle_prompt()
+    }
+
+    fn settle_prompt(&mut self) -> Result<(), SessionError> {
+        for (place, parts) in std::mem::take(&mut self.prompt) {
+            self.history.push(GivenMessage::User { content: texts(&place, parts)? });
         }
+        Ok(())
     }
 
     /// Makes outputs of calls that no session here has made a part of the history.
-    pub(crate) fn forget_calls(&mut self) {
-        for (call_id, text) in std::mem::take(&mut self.outputs) {
-            self.result(call_id, text);
-            self.prompt = vec![PromptBlock::text(GO_ON)];
+    fn forget_calls(&mut self) {
+        let outputs = std::mem::take(&mut self.outputs).into_iter();
+        let results: Vec<_> =
+            outputs.map(|(call_id, content)| GivenResult { call_id, content, is_error: false }).collect();
+        if !results.is_empty() {
+            self.history.push(GivenMessage::ToolResults { results });
         }
+    }
+
+    /// Makes the last outputs a part of the history, with which a new session goes on.
+    pub(crate) fn ask_to_go_on(&mut self) {
+        self.forget_calls();
+        self.prompt.push((String::new(), vec![PromptBlock::text(GO_ON)]));
     }
 
     /// Refuses items that are named by their ids, but are not in the session that goes on.
@@ -137,37 +190,10 @@ impl Transcript {
 
     /// The prompt: a text if there is nothing else.
     pub(crate) fn take_prompt(&mut self) -> Prompt {
-        let mut parts = std::mem::take(&mut self.prompt);
+        let mut parts: Vec<PromptBlock> = self.prompt.drain(..).flat_map(|(_, parts)| parts).collect();
         match (parts.len(), parts.pop()) {
             (1, Some(PromptBlock::Text { text })) => Prompt::Text(text),
             (_, last) => Prompt::Blocks(parts.into_iter().chain(last).collect()),
-        }
-    }
-}
-
-/// The id of a call for clients: it names the session too, so that an output finds its call.
-pub(crate) fn call_id_of(session_id: SessionId, call_id: &str) -> String {
-    format!("call_{session_id}_{}", call_id.strip_prefix("call_").unwrap_or(call_id))
-}
-
-/// The session and the call that an id names.
-pub(crate) fn session_of(call_id: &str) -> Option<(SessionId, String)> {
-    let (session_id, rest) = call_id.strip_prefix("call_")?.split_once('_')?;
-    Some((session_id.parse().ok()?, format!("call_{rest}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_of_a_call_names_its_session() {
-        let session_id: SessionId = "01900000-0000-7000-8000-000000000001".parse().unwrap();
-        let given = call_id_of(session_id, "call_12_0");
-        assert_eq!(given, "call_01900000-0000-7000-8000-000000000001_12_0");
-        assert_eq!(session_of(&given), Some((session_id, "call_12_0".to_owned())));
-        for foreign in ["call_abc", "call_12_0", "x", "call_01900000-0000-7000-8000-00000000000g_1_0"] {
-            assert_eq!(session_of(foreign), None, "{foreign}");
         }
     }
 }

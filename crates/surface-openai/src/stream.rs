@@ -20,107 +20,85 @@ use meerkat_service::{
     },
     service::TurnHandle,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     chat::{Chunks, completion},
     error,
     handlers::{json_answer, typed},
     passing::Passing,
-    responses::{Echo, events, response, status},
-    unfold::{Piece, Records, Unfold, decode, live},
+    past::{Records, decode, live},
+    responses::{Echo, events, failure, response, status},
+    unfold::{Piece, Unfold},
 };
 
 /// Silence after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Which protocol an answer speaks.
-pub(crate) enum Protocol {
-    Responses {
-        echo: Box<Echo>,
-        /// The count of what was sent.
-        count: u64,
-        /// Nothing up to this number is sent again.
-        after: Option<u64>,
-    },
-    Chat(Chunks),
+/// What an answer is sent as: a response, or the chunks of a chat.
+pub(crate) struct Sending {
+    pub(crate) echo: Echo,
+    /// The chunks, if it is a chat.
+    pub(crate) chat: Option<Chunks>,
+    /// Nothing up to this number is sent again.
+    pub(crate) after: Option<u64>,
+    /// The count of what was sent.
+    pub(crate) count: u64,
 }
 
-impl Protocol {
-    pub(crate) fn responses(echo: Echo, after: Option<u64>) -> Self {
-        Self::Responses { echo: Box::new(echo), count: 0, after }
-    }
-
-    /// The whole answer.
+impl Sending {
     pub(crate) fn answer(&self, unfold: &Unfold) -> Response {
-        match self {
-            Self::Responses { echo, .. } => json_answer(&response(unfold, echo)),
-            Self::Chat(_) => completion(unfold).map_or_else(|body| error::refusal(&body), |it| json_answer(&it)),
+        let response = response(unfold, &self.echo);
+        match (&self.chat, failure(unfold)) {
+            (Some(_), Some(failure)) => error::refusal(&failure),
+            (Some(_), None) => json_answer(&completion(&response)),
+            (None, _) => json_answer(&response),
         }
     }
 
-    /// Frames before everything else.
-    fn begin(&mut self, unfold: &Unfold) -> Vec<Bytes> {
-        match self {
-            Self::Responses { .. } => ["response.created", "response.in_progress"]
-                .into_iter()
-                .filter_map(|kind| self.whole(kind, unfold))
-                .collect(),
-            Self::Chat(chunks) => vec![data(&chunks.first(unfold))],
-        }
+    fn whole(&mut self, kind: &str, unfold: &Unfold) -> Vec<Bytes> {
+        self.frames(json!({ "type": format!("response.{kind}"), "response": response(unfold, &self.echo) }))
     }
 
-    /// A frame with the whole response.
-    fn whole(&mut self, kind: &str, unfold: &Unfold) -> Option<Bytes> {
-        let Self::Responses { echo, .. } = self else { return None };
-        let fields = Map::from_iter([("response".to_owned(), response(unfold, echo))]);
-        self.event(kind, fields)
+    fn frames(&mut self, event: Value) -> Vec<Bytes> {
+        match &mut self.chat {
+            Some(chunks) => chunks.of(&event).iter().map(data).collect(),
+            None => self.numbered(event).into_iter().collect(),
+        }
     }
 
     /// A frame with its number; `None` if it was sent before.
-    fn event(&mut self, kind: &str, mut fields: Map<String, Value>) -> Option<Bytes> {
-        let Self::Responses { count, after, .. } = self else { return None };
-        let weight = fields.get("delta").and_then(Value::as_str).map_or(1, |text| text.len() as u64);
-        let (first, number) = (*count, *count + weight - 1);
-        *count += weight;
-        if let Some(after) = *after {
+    fn numbered(&mut self, mut event: Value) -> Option<Bytes> {
+        let weight = event["delta"].as_str().map_or(1, |text| text.len() as u64);
+        let (first, number) = (self.count, self.count + weight - 1);
+        self.count += weight;
+        if let Some(after) = self.after {
             if number <= after {
                 return None;
             }
             // The beginning of this text was sent before; a character is sent whole.
             let sent = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-            if let Some(Value::String(text)) = fields.get_mut("delta") {
+            if let Some(Value::String(text)) = event.get_mut("delta") {
                 text.drain(..text.floor_char_boundary(sent));
             }
         }
-        fields.insert("type".to_owned(), kind.into());
-        fields.insert("sequence_number".to_owned(), number.into());
-        Some(format!("event: {kind}\ndata: {}\n\n", Value::Object(fields)).into())
+        event["sequence_number"] = number.into();
+        Some(format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or_default()).into())
     }
 
     fn pieces(&mut self, unfold: &Unfold, pieces: &[Piece]) -> Vec<Bytes> {
-        let mut frames = Vec::new();
-        for piece in pieces {
-            match self {
-                Self::Responses { .. } => {
-                    for (kind, fields) in events(unfold, piece) {
-                        frames.extend(self.event(&kind, fields));
-                    }
-                }
-                Self::Chat(chunks) => frames.extend(chunks.piece(unfold, piece).map(|chunk| data(&chunk))),
-            }
-        }
-        frames
+        pieces.iter().flat_map(|piece| events(unfold, piece)).flat_map(|event| self.frames(event)).collect()
     }
 
-    /// Frames after everything else.
     fn end(&mut self, unfold: &Unfold) -> Vec<Bytes> {
-        match self {
-            Self::Responses { .. } => self.whole(&format!("response.{}", status(unfold)), unfold).into_iter().collect(),
-            Self::Chat(chunks) => match chunks.last(unfold) {
-                Ok(last) => last.iter().map(data).chain([Bytes::from_static(b"data: [DONE]\n\n")]).collect(),
-                Err(body) => vec![data(&json!({ "error": error::error(&body) }))],
-            },
+        match (&self.chat, failure(unfold)) {
+            (Some(_), Some(failure)) => vec![data(&json!({ "error": error::error(&failure) }))],
+            (Some(_), None) => {
+                let mut frames = self.whole(status(unfold), unfold);
+                frames.push(Bytes::from_static(b"data: [DONE]\n\n"));
+                frames
+            }
+            (None, _) => self.whole(status(unfold), unfold),
         }
     }
 }
@@ -129,14 +107,12 @@ fn data(value: &Value) -> Bytes {
     format!("data: {value}\n\n").into()
 }
 
-/// A response as it is made.
 pub(crate) struct Making {
     service: Arc<dyn SessionService>,
     turn: FollowedTurn,
-    /// The last record that was taken.
     seq: Seq,
     unfold: Unfold,
-    protocol: Protocol,
+    sending: Sending,
     /// Ends a turn that is not stored if its reader leaves.
     passing: Option<Passing>,
 }
@@ -147,13 +123,13 @@ impl Making {
         service: Arc<dyn SessionService>,
         turn: TurnHandle,
         unfold: Unfold,
-        (protocol, passing): (Protocol, Option<Passing>),
+        (sending, passing): (Sending, Option<Passing>),
     ) -> Result<Self, SessionError> {
         let mut begun = turn.accepted.clone();
         begun.seq = unfold.id.seq;
         let follower = from_acceptance(service.as_ref(), &begun).await?;
         let turn = FollowedTurn::new(turn, Some(follower));
-        Ok(Self { service, turn, seq: begun.seq - 1, unfold, protocol, passing })
+        Ok(Self { service, turn, seq: begun.seq - 1, unfold, sending, passing })
     }
 
     /// Waits for the end, and answers.
@@ -162,12 +138,13 @@ impl Making {
             let step = self.turn.next().await;
             self.take(step).await;
         }
-        self.protocol.answer(&self.unfold)
+        self.sending.answer(&self.unfold)
     }
 
     /// Answers with a stream, which holds its place among all of the listener.
     pub(crate) fn stream(mut self, place: Option<Box<dyn Send>>) -> Response {
-        let ready = VecDeque::from(self.protocol.begin(&self.unfold));
+        let begun = ["created", "in_progress"].map(|kind| self.sending.whole(kind, &self.unfold));
+        let ready = VecDeque::from(begun.concat());
         let frames = unfold((self, ready, place), |(mut making, mut ready, place)| async move {
             let frame = making.next(&mut ready).await?;
             Some((Ok::<_, Infallible>(frame), (making, ready, place)))
@@ -182,9 +159,9 @@ impl Making {
                 return Some(Bytes::from_static(b": keep-alive\n\n"));
             };
             let pieces = self.take(step).await;
-            ready.extend(self.protocol.pieces(&self.unfold, &pieces));
+            ready.extend(self.sending.pieces(&self.unfold, &pieces));
             if self.unfold.ending.is_some() {
-                ready.extend(self.protocol.end(&self.unfold));
+                ready.extend(self.sending.end(&self.unfold));
             }
         }
         ready.pop_front()
@@ -196,7 +173,7 @@ impl Making {
         if let Err(error) = self.taken(step, &mut pieces).await {
             // The turn may go on: if it is not stored, dropping this ends it.
             self.passing = None;
-            pieces.extend(self.unfold.ended(&Err(error)));
+            pieces.extend(self.unfold.ended(Err(error)));
         }
         if self.unfold.ending.is_some() {
             self.passing.take().into_iter().for_each(|passing| passing.answered(&self.unfold));
@@ -224,7 +201,7 @@ impl Making {
                     self.seq = record.seq;
                     pieces.extend(unfold.durable(service, record).await?);
                 }
-                pieces.extend(unfold.ended(&Ok(end)));
+                pieces.extend(unfold.ended(Ok(end)));
             }
         }
         Ok(())
@@ -251,9 +228,9 @@ mod tests {
         let accepted = TurnAccepted { session_id, turn: ended.turn, seq: 2 };
         let unfold = Unfold::new(ResponseId { session_id, seq: 2 }, Own::some(), ended.turn, 0);
         let turn = TurnHandle { accepted, wait: true, result: ready(Ok(ended)).boxed() };
-        let protocol = Protocol::responses(Echo::default(), None);
+        let sending = Sending { echo: Echo::default(), chat: None, after: None, count: 0 };
         let turn = FollowedTurn::new(turn, None);
-        let mut making = Making { service, turn, seq: 1, unfold, protocol, passing: None };
+        let mut making = Making { service, turn, seq: 1, unfold, sending, passing: None };
         while making.unfold.ending.is_none() {
             let step = making.turn.next().await;
             making.take(step).await;

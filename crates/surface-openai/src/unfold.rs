@@ -4,41 +4,38 @@
 //! It decides nothing: what it is given was recorded, or is shown live and recorded later. A model's message is its runs
 //! of text and of reasoning, which are shown live, and then its calls.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use meerkat_service::{
-    ErrorBody, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    ErrorBody, SessionError, SessionService, TurnNumber,
     follow::turn::{record_at, whole},
     model::{StopReason, Usage},
     output::ANSWER_TOOL,
-    service::{ReadEvents, TurnResult, TurnStatus},
+    service::TurnResult,
     session::{
-        event::{AssistantMessage, Event, LiveEvent, LiveRecord, Record, TurnStarted},
+        event::{AssistantMessage, Event, LiveEvent, PartialText, Record, TurnStarted},
         message::{Block, Body},
     },
-    wire::{decode_event, decode_live},
 };
 
 use crate::{
     App,
-    ids::ResponseId,
+    ids::{ResponseId, call_id_of},
     own::{Own, own},
-    said::call_id_of,
+    past::{Past, Records},
 };
 
-/// What an item is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// Text of the model.
     Message,
-    /// Reasoning of the model.
     Reasoning,
     /// A call of a tool: its id for clients, and the tool.
-    Call { call_id: String, name: String },
+    Call {
+        call_id: String,
+        name: String,
+    },
 }
 
-/// Item of a response's output.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     /// The step, and the place among its items: its runs come first, then its calls.
@@ -53,12 +50,10 @@ pub(crate) struct Item {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Piece {
     Opened(usize),
-    /// More of its text.
     More(usize, String),
     Closed(usize),
 }
 
-/// How a response ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending {
     Completed(StopReason),
@@ -99,10 +94,9 @@ pub(crate) struct Unfold {
     /// An answer by a schema that may still be refused.
     held: Option<AssistantMessage>,
     has_answered: bool,
+    /// What has come and was not handed out yet.
+    pieces: Vec<Piece>,
 }
-
-/// A later request that a session accepted: its key, if it had one.
-pub(crate) struct Later(pub(crate) Option<String>);
 
 impl Unfold {
     /// Begins a response by the record that its id names.
@@ -140,59 +134,33 @@ impl Unfold {
             shown: None,
             held: None,
             has_answered: false,
+            pieces: Vec::new(),
         }
     }
 
-    /// Reads a response as far as it was recorded, and whether the session accepted anything after it.
+    /// Reads a response as far as it was recorded, and what else its session says.
     pub(crate) async fn read(
         app: &App,
         service: &dyn SessionService,
         id: ResponseId,
-    ) -> Result<(Self, Option<Later>), SessionError> {
-        let (mut read, mut later) = (Self::begin(app, service, id).await?, None);
-        let mut records = Records::after(service, id.session_id, id.seq - 1);
+    ) -> Result<(Self, Past), SessionError> {
+        let (mut read, mut past) = (Self::begin(app, service, id).await?, Past::default());
+        let mut records = Records::after(service, id.session_id, 0);
         while let Some(record) = records.next().await? {
-            later = later.or(read.later(&record));
+            past.take(&record);
             read.durable(service, record).await?;
-            if read.ending.is_some() && later.is_some() {
-                break;
-            }
         }
-        if read.ending.is_none() && read.waits() {
-            read.end(Ending::Waiting, &mut Vec::new());
+        let waits = !read.requested.is_empty() && read.open_calls.is_subset(&read.requested);
+        if read.ending.is_none() && waits {
+            read.end(Ending::Waiting);
         }
-        Ok((read, later))
+        Ok((read, past))
     }
 
-    /// The request that a record accepted, if it came after what began this response.
-    fn later(&self, record: &Record) -> Option<Later> {
-        let is_own = record.turn? == self.turn;
-        let key = match &record.event {
-            _ if record.seq <= self.id.seq => return None,
-            Event::TurnStarted(_) if is_own => return None,
-            // A turn of the queue was accepted before.
-            Event::TurnStarted(started) => &started.key,
-            Event::TurnQueued(queued) => &queued.key,
-            Event::TurnSteered(steered) => &steered.key,
-            // The answers to one message's calls belong together.
-            Event::CallAnswered(_) if is_own && !self.has_answered => return None,
-            Event::CallAnswered(_) => &None,
-            _ => return None,
-        };
-        Some(Later(key.as_ref().map(|key| key.key.clone())))
-    }
-
-    /// Returns true if every open call waits for the caller.
-    fn waits(&self) -> bool {
-        !self.requested.is_empty() && self.open_calls.is_subset(&self.requested)
-    }
-
-    /// The calls that wait for the caller.
     pub(crate) const fn waiting(&self) -> &BTreeSet<String> {
         &self.requested
     }
 
-    /// The model that answers.
     pub(crate) fn model(&self) -> &str {
         self.terms.as_ref().map_or(&self.own.model, |terms| &terms.model)
     }
@@ -213,65 +181,71 @@ impl Unfold {
         if !is_shown || text.is_empty() {
             return Vec::new();
         }
-        let mut pieces = Vec::new();
         let known = self.shown.filter(|shown| (shown.step, shown.block) == (step, block));
         let shown = known.unwrap_or_else(|| {
-            let index = self.run(step, kind, &mut pieces);
+            let index = self.run(step, kind);
             Shown { step, block, index, before: self.items[index].text.len() as u64 }
         });
         self.shown = Some(shown);
         let item = &mut self.items[shown.index];
         if !item.is_done && item.text.len() as u64 == shown.before + offset {
             item.text.push_str(text);
-            pieces.push(Piece::More(shown.index, text.clone()));
+            self.pieces.push(Piece::More(shown.index, text.clone()));
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
     /// The run of a step that text of this kind goes on with, or a new one.
-    fn run(&mut self, step: u32, kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+    fn run(&mut self, step: u32, kind: Kind) -> usize {
         let of_step = self.items.iter().filter(|item| item.at.0 == step).count();
         match self.items.last() {
             Some(last) if last.at.0 == step && last.kind == kind => self.items.len() - 1,
-            _ => self.open((step, of_step), kind, pieces),
+            _ => self.open((step, of_step), kind),
         }
     }
 
-    /// Takes a record.
+    fn is_its(&self, record: &Record) -> bool {
+        record.turn == Some(self.turn) && record.seq >= self.id.seq && self.ending.is_none()
+    }
+
     pub(crate) async fn durable(
         &mut self,
         service: &dyn SessionService,
         mut record: Record,
     ) -> Result<Vec<Piece>, SessionError> {
-        let texts = match &mut record.event {
-            Event::AssistantMessage(message) => message.blocks.iter_mut().filter_map(text_of).collect(),
-            Event::PartialText(partial) => vec![&mut partial.text],
-            _ => Vec::new(),
-        };
-        for text in texts {
-            *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+        if !self.is_its(&record) {
+            return Ok(Vec::new());
+        }
+        match &mut record.event {
+            Event::AssistantMessage(message) => {
+                for block in &mut message.blocks {
+                    if let Block::Text { text } | Block::Reasoning { text, .. } = block {
+                        *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+                    }
+                }
+            }
+            Event::PartialText(PartialText { text, .. }) => {
+                *text = Body::Inline(whole(service, self.id.session_id, text).await?);
+            }
+            _ => {}
         }
         Ok(self.take(record))
     }
 
     /// Takes a record whose texts are whole.
     fn take(&mut self, record: Record) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        if record.turn != Some(self.turn) || record.seq < self.id.seq || self.ending.is_some() {
-            return pieces;
+        if !self.is_its(&record) {
+            return Vec::new();
         }
-        match record.event {
-            Event::OutputRefused(_) => self.held = None,
-            _ => {
-                if let Some(held) = self.held.take() {
-                    self.emit(held, &mut pieces);
-                }
-            }
+        if let Some(held) = self.held.take()
+            && !matches!(record.event, Event::OutputRefused(_))
+        {
+            self.emit(held);
         }
         let time = record.time.as_millis();
         match record.event {
             // The answers to the calls of its last message begin the next response.
-            Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting, &mut pieces),
+            Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting),
             Event::TurnStarted(started) => self.terms = Some(Box::new(started)),
             Event::AssistantMessage(message) => {
                 self.has_answered = true;
@@ -283,10 +257,10 @@ impl Unfold {
                 }
                 match self.has_schema() {
                     true => self.held = Some(message),
-                    false => self.emit(message, &mut pieces),
+                    false => self.emit(message),
                 }
             }
-            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text), &mut pieces),
+            Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text)),
             Event::CallRequested(request) => {
                 self.requested.insert(request.call_id);
                 self.ended_at = Some(time);
@@ -295,48 +269,36 @@ impl Unfold {
                 self.open_calls.remove(&finished.call_id);
                 self.requested.remove(&finished.call_id);
             }
-            Event::TurnCompleted(ended) => self.end(Ending::Completed(ended.stop_reason), &mut pieces),
-            Event::TurnFailed(ended) => self.end(Ending::Failed(Box::new(ended.error)), &mut pieces),
-            Event::TurnInterrupted(_) | Event::TurnDequeued(_) => self.end(Ending::Interrupted, &mut pieces),
+            Event::TurnCompleted(ended) => self.end(Ending::Completed(ended.stop_reason)),
+            Event::TurnFailed(ended) => self.end(Ending::Failed(Box::new(ended.error))),
+            Event::TurnInterrupted(_) | Event::TurnDequeued(_) => self.end(Ending::Interrupted),
             _ => {}
         }
         if !matches!(self.ending, None | Some(Ending::Waiting)) {
             self.ended_at = Some(time);
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
-    /// Takes the end of its turn, or that it waits, as its caller is answered.
-    pub(crate) fn ended(&mut self, end: &Result<TurnResult, SessionError>) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let ending = match end {
-            Ok(TurnResult { status: TurnStatus::Waiting, .. }) => Ending::Waiting,
-            Ok(TurnResult { status: TurnStatus::Interrupted, .. }) => Ending::Interrupted,
-            Ok(TurnResult { status: TurnStatus::Completed, stop_reason, .. }) => {
-                Ending::Completed(stop_reason.unwrap_or(StopReason::EndTurn))
-            }
-            Ok(TurnResult { status: TurnStatus::Failed, error, .. }) => {
-                let unknown = || ErrorBody::new(meerkat_errors::ErrorCode::TurnFailed);
-                Ending::Failed(Box::new(error.clone().unwrap_or_else(unknown)))
-            }
-            Err(error) => Ending::Failed(Box::new(error.body())),
-        };
+    /// Takes the end of its turn as its caller is answered, after all records: if none of them has ended it, it waits.
+    pub(crate) fn ended(&mut self, end: Result<TurnResult, SessionError>) -> Vec<Piece> {
         if self.ending.is_none() {
             if let Some(held) = self.held.take() {
-                self.emit(held, &mut pieces);
+                self.emit(held);
             }
-            self.end(ending, &mut pieces);
+            let failed = |error: SessionError| Ending::Failed(Box::new(error.body()));
+            self.end(end.map_or_else(failed, |_| Ending::Waiting));
         }
-        pieces
+        std::mem::take(&mut self.pieces)
     }
 
-    fn end(&mut self, ending: Ending, pieces: &mut Vec<Piece>) {
-        self.close(pieces);
+    fn end(&mut self, ending: Ending) {
+        self.close();
         self.ending = Some(ending);
     }
 
     /// Shows a message: what is missing of its runs, then its calls.
-    fn emit(&mut self, message: AssistantMessage, pieces: &mut Vec<Piece>) {
+    fn emit(&mut self, message: AssistantMessage) {
         let (mut runs, mut calls) = (Vec::<(Kind, String)>::new(), Vec::new());
         for block in message.blocks {
             let (kind, text) = match block {
@@ -361,93 +323,44 @@ impl Unfold {
         for ((kind, text), at) in runs.into_iter().chain(calls).zip(0..) {
             let at = (message.step, at);
             let known = self.items.iter().position(|item| item.at == at && item.kind == kind);
-            let index = known.unwrap_or_else(|| self.open(at, kind, pieces));
-            self.fill(index, text, pieces);
+            let index = known.unwrap_or_else(|| self.open(at, kind));
+            self.fill(index, text);
         }
-        self.close(pieces);
+        self.close();
     }
 
     /// Shows what is missing of the text of a step that was cut off: it is all of its texts, without its reasoning.
-    fn cut(&mut self, step: u32, text: &str, pieces: &mut Vec<Piece>) {
+    fn cut(&mut self, step: u32, text: &str) {
         let texts = self.items.iter().filter(|item| item.at.0 == step && item.kind == Kind::Message);
         let shown: String = texts.map(|item| item.text.as_str()).collect();
         let Some(rest) = text.strip_prefix(&shown).filter(|rest| !rest.is_empty()) else { return };
-        let index = self.run(step, Kind::Message, pieces);
+        let index = self.run(step, Kind::Message);
         let text = format!("{}{rest}", self.items[index].text);
-        self.fill(index, text, pieces);
+        self.fill(index, text);
     }
 
     /// Makes an item whole: what is missing of its text follows what was shown.
-    fn fill(&mut self, index: usize, text: String, pieces: &mut Vec<Piece>) {
+    fn fill(&mut self, index: usize, text: String) {
         let item = &mut self.items[index];
         match text.strip_prefix(item.text.as_str()) {
             Some("") | None => {}
-            Some(rest) => pieces.push(Piece::More(index, rest.to_owned())),
+            Some(rest) => self.pieces.push(Piece::More(index, rest.to_owned())),
         }
         item.text = text;
     }
 
-    fn open(&mut self, at: (u32, usize), kind: Kind, pieces: &mut Vec<Piece>) -> usize {
+    fn open(&mut self, at: (u32, usize), kind: Kind) -> usize {
         self.items.push(Item { at, kind, text: String::new(), is_done: false });
-        pieces.push(Piece::Opened(self.items.len() - 1));
+        self.pieces.push(Piece::Opened(self.items.len() - 1));
         self.items.len() - 1
     }
 
     /// Closes all items. They are closed together, so that a later read has its pieces in the same order.
-    fn close(&mut self, pieces: &mut Vec<Piece>) {
+    fn close(&mut self) {
         for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| !item.is_done) {
             item.is_done = true;
-            pieces.push(Piece::Closed(index));
+            self.pieces.push(Piece::Closed(index));
         }
-    }
-}
-
-/// Records of a session, page by page.
-pub(crate) struct Records<'a> {
-    service: &'a dyn SessionService,
-    session_id: SessionId,
-    since: Seq,
-    page: VecDeque<Bytes>,
-}
-
-impl<'a> Records<'a> {
-    /// The records after a seq.
-    pub(crate) const fn after(service: &'a dyn SessionService, session_id: SessionId, since: Seq) -> Self {
-        Self { service, session_id, since, page: VecDeque::new() }
-    }
-
-    /// The next one, if there is one already.
-    pub(crate) async fn next(&mut self) -> Result<Option<Record>, SessionError> {
-        loop {
-            if self.page.is_empty() {
-                let page = self.service.events(ReadEvents::new(self.session_id, self.since)).await?;
-                (self.since, self.page) = (page.next_seq, page.items.into());
-            }
-            match self.page.pop_front() {
-                // Where records were dropped, a live line says so.
-                Some(line) if live(&line).is_some() => {}
-                line => return line.map(|line| decode(&line)).transpose(),
-            }
-        }
-    }
-}
-
-/// Decodes a live line; `None` if it is one of the journal.
-pub(crate) fn live(line: &[u8]) -> Option<LiveRecord> {
-    str::from_utf8(line).ok().and_then(|line| decode_live(line).ok().flatten())
-}
-
-/// Decodes a line of the journal.
-pub(crate) fn decode(line: &[u8]) -> Result<Record, SessionError> {
-    let unreadable = |error: String| SessionError::Internal(format!("an event could not be read: {error}"));
-    let text = str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
-    decode_event(text).map_err(|error| unreadable(error.to_string()))
-}
-
-const fn text_of(block: &mut Block) -> Option<&mut Body> {
-    match block {
-        Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
-        Block::ToolCall(_) => None,
     }
 }
 
@@ -457,20 +370,6 @@ fn inline(body: Body) -> String {
         // They were read before.
         Body::Blob(blob) => blob.head,
     }
-}
-
-/// Reads a session's instructions; `None` if its first record was dropped, so that they are not known.
-pub(crate) async fn instructions(
-    service: &dyn SessionService,
-    session_id: SessionId,
-) -> Result<Option<Option<String>>, SessionError> {
-    Ok(match record_at(service, session_id, Seq::from(1_u8)).await?.map(|record| record.event) {
-        Some(Event::SessionCreated(created)) => Some(match &created.system_prompt {
-            Some(body) => Some(whole(service, session_id, body).await?),
-            None => None,
-        }),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     SessionError,
-    options::Effort,
     output::OutputSpec,
     service::{ClientTool, PromptBlock},
     session::message::RawJson,
@@ -17,17 +16,123 @@ use meerkat_service::{
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::asked::Asked;
+use crate::{
+    asked::Asked,
+    ids::{ResponseId, parse_conversation},
+    said::Transcript,
+};
+
+const MISSING: &str = "it is missing";
+
+/// Fields that change nothing here, and what they may be: any text where no value is listed.
+const OF_BOTH: [(&str, &[&str]); 6] = [
+    ("parallel_tool_calls", &["true"]),
+    ("service_tier", &[r#""auto""#, r#""default""#]),
+    ("top_logprobs", &["0"]),
+    ("safety_identifier", &[]),
+    ("prompt_cache_key", &[]),
+    ("prompt_cache_retention", &[]),
+];
+const OF_RESPONSES: [(&str, &[&str]); 2] = [("truncation", &[r#""disabled""#, r#""auto""#]), ("include", &["[]"])];
+const OF_CHATS: [(&str, &[&str]); 7] = [
+    ("n", &["1"]),
+    ("store", &["false"]),
+    ("logprobs", &["false"]),
+    ("frequency_penalty", &["0", "0.0"]),
+    ("presence_penalty", &["0", "0.0"]),
+    ("modalities", &[r#"["text"]"#]),
+    ("verbosity", &[r#""medium""#]),
+];
+
+pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
+    let mut body = Fields::body(text)?;
+    OF_BOTH.iter().try_for_each(|(name, values)| body.allow(name, values))?;
+    let fixed = if is_chat { &OF_CHATS[..] } else { &OF_RESPONSES };
+    fixed.iter().try_for_each(|(name, values)| body.allow(name, values))?;
+    let mut asked = Asked { is_chat, is_stored: !is_chat, ..Asked::default() };
+    asked.model = body.take("model")?;
+    asked.is_stream = body.take("stream")?.unwrap_or(false);
+    if let Some(mut options) = body.object("stream_options")? {
+        asked.has_usage = is_chat && options.take("include_usage")?.unwrap_or(false);
+        options.allow("include_obfuscation", &["true", "false"])?;
+        options.finish()?;
+    }
+    asked.user = body.take("user")?;
+    asked.metadata = body.take("metadata")?.unwrap_or_default();
+    (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
+    asked.tools = tools(&mut body, is_chat)?;
+    match is_chat {
+        true => chat(&mut body, &mut asked)?,
+        false => response(&mut body, &mut asked)?,
+    }
+    let place = if is_chat { "messages" } else { "input" };
+    let raw = body.raw(place).ok_or_else(|| body.wrong(place, MISSING))?;
+    body.finish()?;
+    asked.transcript = Transcript::read(place, raw)?;
+    asked.transcript.check_asked(place)?;
+    Ok(asked)
+}
+
+fn response(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
+    asked.is_stored = body.take("store")?.unwrap_or(true);
+    asked.is_background = body.take("background")?.unwrap_or(false);
+    if asked.is_background && !asked.is_stored {
+        return Err(body.wrong("background", "a response in the background is stored: leave store out"));
+    }
+    asked.instructions = body.take("instructions")?;
+    let previous: Option<String> = body.take("previous_response_id")?;
+    asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
+    if let Some(raw) = body.raw("conversation") {
+        let id = match is_text(raw) {
+            true => read("conversation", raw)?,
+            false => {
+                let mut fields = Fields::of("conversation".to_owned(), raw)?;
+                let id: String = fields.need("id")?;
+                fields.finish()?;
+                id
+            }
+        };
+        if asked.previous.is_some() {
+            return Err(body.wrong("conversation", "send it or previous_response_id, not both"));
+        }
+        asked.conversation = Some(parse_conversation(&id)?);
+    }
+    asked.options.max_output_tokens = body.take("max_output_tokens")?;
+    if let Some(mut reasoning) = body.object("reasoning")? {
+        asked.options.effort = reasoning.take("effort")?;
+        reasoning.hints(&["summary", "generate_summary"])?;
+        reasoning.finish()?;
+    }
+    if let Some(mut text) = body.object("text")? {
+        asked.output = text.object("format")?.map(|fields| format(fields, false)).transpose()?.flatten();
+        text.allow("verbosity", &[r#""medium""#])?;
+        text.finish()?;
+    }
+    Ok(())
+}
+
+fn chat(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
+    asked.model = Some(asked.model.take().ok_or_else(|| body.wrong("model", MISSING))?);
+    let tokens: Option<u32> = body.take("max_tokens")?;
+    asked.options.max_output_tokens = body.take("max_completion_tokens")?.or(tokens);
+    asked.options.stop = match body.raw("stop") {
+        Some(raw) if is_text(raw) => Some(vec![read("stop", raw)?]),
+        raw => raw.map(|raw| read("stop", raw)).transpose()?,
+    };
+    asked.options.seed = body.take("seed")?;
+    asked.options.effort = body.take("reasoning_effort")?;
+    asked.output = body.object("response_format")?.map(|fields| format(fields, true)).transpose()?.flatten();
+    Ok(())
+}
 
 /// An object of a request, whose fields are taken one by one.
 pub(crate) struct Fields<'a> {
     /// Its place, such as `input[0]`; empty for the body.
-    path: String,
+    place: String,
     fields: BTreeMap<String, &'a RawValue>,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a body.
     pub(crate) fn body(text: &'a str) -> Result<Self, SessionError> {
         RawJson::bounded(text).map_err(|error| match error {
             SessionError::InvalidRequest { message, .. } => SessionError::invalid("body", message),
@@ -37,45 +142,48 @@ impl<'a> Fields<'a> {
         Self::of(String::new(), raw)
     }
 
-    /// Reads an object at a place.
-    pub(crate) fn of(path: String, raw: &'a RawValue) -> Result<Self, SessionError> {
-        match serde_json::from_str(raw.get()) {
-            Ok(fields) => Ok(Self { path, fields }),
-            Err(_) if path.is_empty() => Err(SessionError::invalid("body", "it is not a JSON object")),
-            Err(_) => Err(SessionError::invalid(path, "it is not an object")),
-        }
+    /// Reads an object at a place. A field that is `null` counts as missing.
+    pub(crate) fn of(place: String, raw: &'a RawValue) -> Result<Self, SessionError> {
+        let at = if place.is_empty() { "body" } else { &place };
+        let fields = serde_json::from_str(raw.get()).map_err(|_| SessionError::invalid(at, "it is not an object"));
+        let mut fields: BTreeMap<String, &RawValue> = fields?;
+        fields.retain(|_, raw| raw.get() != "null");
+        Ok(Self { place, fields })
     }
 
-    /// The place of a field.
     pub(crate) fn at(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
     }
 
-    /// Refuses a field.
     pub(crate) fn wrong(&self, name: &str, message: impl Into<String>) -> SessionError {
         SessionError::invalid(self.at(name), message)
     }
 
-    /// Takes a field as it is written; `null` counts as missing.
+    /// Takes a field as it is written.
     pub(crate) fn raw(&mut self, name: &str) -> Option<&'a RawValue> {
-        self.fields.remove(name).filter(|raw| raw.get() != "null")
+        self.fields.remove(name)
     }
 
-    /// Takes a field of a type.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, SessionError> {
-        let raw = self.raw(name);
-        raw.map(|raw| serde_json::from_str(raw.get()).map_err(|error| self.wrong(name, why(&error)))).transpose()
+        self.raw(name).map(|raw| read(&self.at(name), raw)).transpose()
     }
 
-    /// Takes a field that must be there.
     pub(crate) fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, SessionError> {
-        self.take(name)?.ok_or_else(|| self.wrong(name, "it is missing"))
+        self.take(name)?.ok_or_else(|| self.wrong(name, MISSING))
     }
 
-    /// Takes an object.
+    /// Takes the type, which is empty if it is missing.
+    pub(crate) fn kind(&mut self) -> Result<String, SessionError> {
+        Ok(self.take("type")?.unwrap_or_default())
+    }
+
+    pub(crate) fn other_type(&self, kind: &str) -> SessionError {
+        let message = format!("{:?} is not supported", short(kind));
+        self.wrong("type", if kind.is_empty() { MISSING.to_owned() } else { message })
+    }
+
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, SessionError> {
-        let path = self.at(name);
-        self.raw(name).map(|raw| Self::of(path, raw)).transpose()
+        self.raw(name).map(|raw| Self::of(self.at(name), raw)).transpose()
     }
 
     /// The fields of an object that chats have at this name; responses have them beside the others.
@@ -83,56 +191,57 @@ impl<'a> Fields<'a> {
         if !is_chat {
             return Ok(self);
         }
-        let inner = self.object(name)?.ok_or_else(|| self.wrong(name, "it is missing"))?;
+        let inner = self.object(name)?.ok_or_else(|| self.wrong(name, MISSING))?;
         self.finish()?;
         Ok(inner)
     }
 
-    /// Takes a list, each item with its place.
-    pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<(String, &'a RawValue)>>, SessionError> {
-        let path = self.at(name);
-        self.raw(name).map(|raw| items(&path, raw)).transpose()
+    pub(crate) fn list(&mut self, name: &str) -> Result<Vec<(String, &'a RawValue)>, SessionError> {
+        self.raw(name).map_or(Ok(Vec::new()), |raw| items(&self.at(name), raw))
     }
 
-    /// Takes fields that change nothing here, if they have a value that means so.
+    /// Takes a text, or the texts of a list of parts, and its place.
+    pub(crate) fn content(&mut self, name: &str) -> Result<Option<(String, Vec<PromptBlock>)>, SessionError> {
+        let (at, raw) = (self.at(name), self.raw(name));
+        raw.map(|raw| content(&at, raw)).transpose().map(|parts| parts.map(|parts| (at, parts)))
+    }
+
+    /// Takes a field that changes nothing here, if it has a value that means so; any text if no value is listed.
     pub(crate) fn allow(&mut self, name: &str, values: &[&str]) -> Result<(), SessionError> {
-        let Some(raw) = self.raw(name) else { return Ok(()) };
-        if values.contains(&raw.get()) {
+        let Some(given) = self.raw(name).map(RawValue::get) else { return Ok(()) };
+        if values.contains(&given) || (values.is_empty() && given.starts_with('"')) {
             return Ok(());
         }
-        let message = format!("{} is not supported; leave it out, or send {}", short(raw.get()), values.join(" or "));
-        Err(self.wrong(name, message))
+        let other = if values.is_empty() { "a text".to_owned() } else { values.join(" or ") };
+        Err(self.wrong(name, format!("{} is not supported; leave it out, or send {other}", short(given))))
     }
 
     /// Takes hints, which change nothing here whatever their text is.
     pub(crate) fn hints(&mut self, names: &[&str]) -> Result<(), SessionError> {
-        names.iter().try_for_each(|name| self.take::<String>(name).map(drop))
+        names.iter().try_for_each(|name| self.allow(name, &[]))
     }
 
-    /// Refuses what is left over.
     pub(crate) fn finish(self) -> Result<(), SessionError> {
-        match self.fields.iter().find(|(_, raw)| raw.get() != "null") {
-            Some((name, _)) => Err(self.wrong(name, "this field is not supported; leave it out")),
+        match self.fields.keys().next() {
+            Some(name) => Err(self.wrong(name, "this field is not supported; leave it out")),
             None => Ok(()),
         }
     }
 }
 
 /// The items of a list, each with its place.
-pub(crate) fn items<'a>(path: &str, raw: &'a RawValue) -> Result<Vec<(String, &'a RawValue)>, SessionError> {
-    let items: Vec<&RawValue> =
-        serde_json::from_str(raw.get()).map_err(|_| SessionError::invalid(path, "it is not a list"))?;
-    Ok(items.into_iter().enumerate().map(|(at, raw)| (format!("{path}[{at}]"), raw)).collect())
+pub(crate) fn items<'a>(place: &str, raw: &'a RawValue) -> Result<Vec<(String, &'a RawValue)>, SessionError> {
+    let items: Result<Vec<&RawValue>, _> = serde_json::from_str(raw.get());
+    let items = items.map_err(|_| SessionError::invalid(place, "it is not a list"))?;
+    Ok(items.into_iter().enumerate().map(|(at, raw)| (format!("{place}[{at}]"), raw)).collect())
 }
 
-/// Returns true if a value is a text.
 pub(crate) fn is_text(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
 
-/// Reads a text.
-pub(crate) fn text(path: &str, raw: &RawValue) -> Result<String, SessionError> {
-    serde_json::from_str(raw.get()).map_err(|error| SessionError::invalid(path, why(&error)))
+fn read<T: DeserializeOwned>(place: &str, raw: &RawValue) -> Result<T, SessionError> {
+    serde_json::from_str(raw.get()).map_err(|error| SessionError::invalid(place, why(&error)))
 }
 
 /// Why JSON could not be read, without a line and a column of a part of it.
@@ -149,112 +258,73 @@ fn short(text: &str) -> String {
     short
 }
 
-/// Takes what both protocols have by the same names.
-pub(crate) fn common(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
-    asked.is_stream = body.take("stream")?.unwrap_or(false);
-    if let Some(mut options) = body.object("stream_options")? {
-        if let Some(chat) = &mut asked.chat {
-            chat.has_usage = options.take("include_usage")?.unwrap_or(false);
-        }
-        options.allow("include_obfuscation", &["true", "false"])?;
-        options.finish()?;
-    }
-    asked.user = body.take("user")?;
-    asked.metadata = body.take("metadata")?.unwrap_or_default();
-    (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
-    body.allow("parallel_tool_calls", &["true"])?;
-    body.allow("service_tier", &[r#""auto""#, r#""default""#])?;
-    body.allow("top_logprobs", &["0"])?;
-    body.hints(&["safety_identifier", "prompt_cache_key", "prompt_cache_retention"])
-}
-
-/// The list `tools` of a request, with the choice among them.
-pub(crate) fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, SessionError> {
+/// The list `tools` of a request, with the choice among them. Arguments are checked against the schema in any case.
+fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, SessionError> {
     let mut tools = Vec::new();
-    for (path, raw) in fields.list("tools")?.unwrap_or_default() {
-        let mut tool = Fields::of(path, raw)?;
-        let kind: String = tool.need("type")?;
+    for (place, raw) in fields.list("tools")? {
+        let mut tool = Fields::of(place, raw)?;
+        let kind = tool.kind()?;
         if kind != "function" {
-            return Err(tool.wrong("type", format!("{kind:?} is not supported; send tools of the type \"function\"")));
+            return Err(tool.other_type(&kind));
         }
-        tools.push(function(tool.inner("function", is_chat)?)?);
+        tool = tool.inner("function", is_chat)?;
+        tool.allow("strict", &["true", "false"])?;
+        let parameters = tool.raw("parameters").map_or(r#"{"type":"object","properties":{}}"#, RawValue::get);
+        tools.push(ClientTool {
+            input_schema: json_object(&tool.at("parameters"), parameters)?,
+            name: tool.need("name")?,
+            description: tool.take("description")?.unwrap_or_default(),
+            effect: Effect::Once,
+            timeout_ms: None,
+        });
+        tool.finish()?;
     }
-    let is_none = fields.raw("tool_choice").map(|raw| match raw.get() {
-        r#""auto""# => Ok(false),
-        r#""none""# => Ok(true),
-        other => {
-            let message = format!("{} is not supported; send \"auto\" or \"none\"", short(other));
-            Err(fields.wrong("tool_choice", message))
-        }
-    });
-    Ok(if is_none.transpose()?.unwrap_or(false) { Vec::new() } else { tools })
+    let is_none = fields.fields.get("tool_choice").is_some_and(|choice| choice.get() == r#""none""#);
+    fields.allow("tool_choice", &[r#""auto""#, r#""none""#])?;
+    Ok(if is_none { Vec::new() } else { tools })
 }
 
-fn function(mut fields: Fields<'_>) -> Result<ClientTool, SessionError> {
-    let parameters = fields.raw("parameters").map_or(r#"{"type":"object","properties":{}}"#, RawValue::get);
-    let tool = ClientTool {
-        input_schema: RawJson::parse(parameters).map_err(|_| fields.wrong("parameters", "it is not an object"))?,
-        name: fields.need("name")?,
-        description: fields.take("description")?.unwrap_or_default(),
-        effect: Effect::Once,
-        timeout_ms: None,
-    };
-    // Arguments are checked against the schema in any case.
-    fields.take::<bool>("strict")?;
-    fields.finish()?;
-    Ok(tool)
+/// Reads JSON that stays the text that it is.
+pub(crate) fn json_object(place: &str, text: &str) -> Result<RawJson, SessionError> {
+    let object = RawJson::parse(text).ok().filter(|json| json.as_str().starts_with('{'));
+    object.ok_or_else(|| SessionError::invalid(place, "it is not the JSON of an object"))
 }
 
 /// The format of an answer: text, any object, or an object by a schema.
-pub(crate) fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, SessionError> {
-    let kind: String = fields.need("type")?;
+fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, SessionError> {
+    let kind = fields.kind()?;
     let output = match kind.as_str() {
         "text" => None,
         "json_object" => Some(OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#)?)),
         "json_schema" => {
             fields = fields.inner("json_schema", is_chat)?;
-            let raw = fields.raw("schema").ok_or_else(|| fields.wrong("schema", "it is missing"))?;
-            let schema = RawJson::parse(raw.get()).map_err(|_| fields.wrong("schema", "it is not an object"))?;
-            let name = Some(fields.need("name")?);
-            fields.take::<String>("description")?;
-            fields.take::<bool>("strict")?;
-            Some(OutputSpec { name, ..OutputSpec::new(schema) })
+            let raw = fields.raw("schema").ok_or_else(|| fields.wrong("schema", MISSING))?;
+            let schema = json_object(&fields.at("schema"), raw.get())?;
+            fields.hints(&["description"])?;
+            fields.allow("strict", &["true", "false"])?;
+            Some(OutputSpec { name: Some(fields.need("name")?), ..OutputSpec::new(schema) })
         }
-        _ => {
-            let message = format!("{kind:?} is not supported; send \"text\", \"json_object\" or \"json_schema\"");
-            return Err(fields.wrong("type", message));
-        }
+        other => return Err(fields.other_type(other)),
     };
     fields.finish()?;
     Ok(output)
 }
 
-/// How long the model thinks.
-pub(crate) fn effort(fields: &mut Fields<'_>, name: &str) -> Result<Option<Effort>, SessionError> {
-    let Some(effort) = fields.take::<String>(name)? else { return Ok(None) };
-    let known = [Effort::None, Effort::Low, Effort::Medium, Effort::High];
-    let found = known.into_iter().find(|known| known.name() == effort);
-    let message = format!("{effort:?} is not supported; send \"none\", \"low\", \"medium\" or \"high\"");
-    found.map(Some).ok_or_else(|| fields.wrong(name, message))
-}
-
 /// Reads a part of a message: a text, an image or a file. Nothing is fetched, so an address of bytes must hold them.
-pub(crate) fn part(path: String, raw: &RawValue) -> Result<PromptBlock, SessionError> {
-    let mut fields = Fields::of(path, raw)?;
-    let kind: String = fields.need("type")?;
+fn part(place: String, raw: &RawValue) -> Result<PromptBlock, SessionError> {
+    let mut fields = Fields::of(place, raw)?;
+    let kind = fields.kind()?;
     let block = match kind.as_str() {
         "input_text" | "output_text" | "text" => {
-            let text: String = fields.need("text")?;
             fields.allow("annotations", &["[]"])?;
             fields.allow("logprobs", &["[]"])?;
-            PromptBlock::Text { text }
+            PromptBlock::Text { text: fields.need("text")? }
         }
         "input_image" | "image_url" => {
             let is_chat = kind == "image_url";
             fields = fields.inner("image_url", is_chat)?;
             fields.hints(&["detail"])?;
-            let name = if is_chat { "url" } else { "image_url" };
-            let (media_type, bytes) = data(&mut fields, name)?;
+            let (media_type, bytes) = data(&mut fields, if is_chat { "url" } else { "image_url" })?;
             PromptBlock::image(&media_type, bytes)
         }
         "input_file" | "file" => {
@@ -263,7 +333,7 @@ pub(crate) fn part(path: String, raw: &RawValue) -> Result<PromptBlock, SessionE
             let (media_type, bytes) = data(&mut fields, "file_data")?;
             PromptBlock::file(&name, &media_type, bytes)
         }
-        _ => return Err(fields.wrong("type", format!("{kind:?} is not supported"))),
+        other => return Err(fields.other_type(other)),
     };
     fields.finish()?;
     Ok(block)
@@ -272,29 +342,25 @@ pub(crate) fn part(path: String, raw: &RawValue) -> Result<PromptBlock, SessionE
 /// The type and the bytes of a `data:` address.
 fn data(fields: &mut Fields<'_>, name: &str) -> Result<(String, Vec<u8>), SessionError> {
     let url: String = fields.need(name)?;
-    let Some(rest) = url.strip_prefix("data:") else {
-        return Err(fields.wrong(name, "nothing is fetched: send the bytes as data:TYPE;base64,BYTES"));
-    };
-    let (media_type, bytes) =
-        rest.split_once(";base64,").ok_or_else(|| fields.wrong(name, "it is not written as data:TYPE;base64,BYTES"))?;
-    let bytes = BASE64_STANDARD.decode(bytes).map_err(|_| fields.wrong(name, "its bytes are not base64"))?;
-    Ok((media_type.to_owned(), bytes))
+    let parts = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let decoded = parts.and_then(|(kind, bytes)| Some((kind.to_owned(), BASE64_STANDARD.decode(bytes).ok()?)));
+    decoded.ok_or_else(|| fields.wrong(name, "nothing is fetched: send the bytes as data:TYPE;base64,BYTES"))
 }
 
 /// The parts of a message's content, which is a text or a list.
-pub(crate) fn content(path: &str, raw: &RawValue) -> Result<Vec<PromptBlock>, SessionError> {
+pub(crate) fn content(place: &str, raw: &RawValue) -> Result<Vec<PromptBlock>, SessionError> {
     if is_text(raw) {
-        return Ok(vec![PromptBlock::Text { text: text(path, raw)? }]);
+        return Ok(vec![PromptBlock::Text { text: read(place, raw)? }]);
     }
-    items(path, raw)?.into_iter().map(|(path, raw)| part(path, raw)).collect()
+    items(place, raw)?.into_iter().map(|(place, raw)| part(place, raw)).collect()
 }
 
 /// The texts of parts, an empty line between two; anything else is refused.
-pub(crate) fn texts(path: &str, parts: Vec<PromptBlock>) -> Result<String, SessionError> {
+pub(crate) fn texts(place: &str, parts: Vec<PromptBlock>) -> Result<String, SessionError> {
     let text = |part| match part {
         PromptBlock::Text { text } => Ok(text),
         PromptBlock::Image { .. } | PromptBlock::File { .. } => {
-            Err(SessionError::invalid(path, "images and files are only supported in the last message of the user"))
+            Err(SessionError::invalid(place, "images and files are only supported in the last message of the user"))
         }
     };
     Ok(parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?.join("\n\n"))

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 mod again;
+mod bad;
+mod compliance;
 mod own;
 
 use std::sync::Arc;

@@ -202,7 +202,7 @@ async fn a_chat_that_nothing_goes_on_with_ends() {
     let (_, asked) = server.send("POST", "/v1/chat/completions", &chat).await;
     assert_eq!(asked["choices"][0]["finish_reason"], "tool_calls");
     let session = asked["id"].as_str().unwrap().strip_prefix("chatcmpl-").unwrap();
-    let session = session.rsplit_once('-').unwrap().0.parse().unwrap();
+    let session = session.rsplit_once('_').unwrap().0.parse().unwrap();
     let (mut since, mut ends) = (0, Vec::new());
     while ends.is_empty() {
         let read = ReadEvents { wait_ms: 60_000, ..ReadEvents::new(session, since) };

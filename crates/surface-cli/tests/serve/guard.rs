@@ -17,8 +17,8 @@ pub(crate) fn places() -> Vec<(String, String, String)> {
         .iter()
         .map(|route| (route.method.to_string(), filled(&route.full_path(), NOBODY), String::new()))
         .collect();
-    for (method, path) in &meerkat_surface_openai::TABLE {
-        places.push((method.to_string(), filled(path, NOBODY), String::new()));
+    for route in meerkat_surface_openai::TABLE {
+        places.push((route.method.to_string(), filled(route.path, NOBODY), String::new()));
     }
     for (name, _) in meerkat_surface_rpc::methods() {
         places.push(("POST".into(), "/rpc".into(), format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#)));

@@ -137,6 +137,34 @@ fn event_streams_have_a_limit() {
     until("the server sees that they are closed", || follow().0 == 200);
 }
 
+/// Over OpenAI's protocols a body or a query asks for a stream.
+#[test]
+fn a_stream_of_a_response_takes_one_place() {
+    let server = Server::start(&[("MEERKAT_SERVE__MAX_STREAMS", "1")]);
+    let ask = |prompt: &str, is_stream: bool| json!({ "model": "scripted", "input": prompt, "stream": is_stream });
+    let open = |body: &Value| {
+        let headers = server.headers_with_token(&[("content-type", "application/json")]);
+        let mut stream = BufReader::new(server.open("POST", "/v1/responses", &headers, &body.to_string()));
+        (status(&read_head(&mut stream)), stream)
+    };
+    // Its turn does not end while the test runs.
+    let (kept, stream) = open(&ask("@stall @say Late.", true));
+    assert_eq!(kept, 200);
+    let send = |method, path: &str, body: &str| server.send_with_token(method, path, &[], body);
+    let refused = send("POST", "/v1/responses", &ask("@say One.", true).to_string());
+    assert_eq!(refused.refusal(), refusal(429, "TOO_MANY_CONNECTIONS"));
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    assert!(refused.head.contains("retry-after: "), "{}", refused.head);
+    let whole = send("POST", "/v1/responses", &ask("@say One.", false).to_string());
+    assert_eq!(whole.status, 200, "an answer takes no place");
+    let path = format!("/v1/responses/{}", whole.json()["id"].as_str().unwrap());
+    assert_eq!(send("GET", &path, "").status, 200);
+    assert_eq!(send("GET", &format!("{path}?stream=true"), "").status, 429);
+    assert_eq!(send("GET", "/v1/sessions", "").json()["items"].as_array().unwrap().len(), 2, "no turn was begun");
+    drop(stream);
+    until("the server sees that it is closed", || send("GET", &format!("{path}?stream=true"), "").status == 200);
+}
+
 #[test]
 fn json_nests_and_has_keys_up_to_a_limit() {
     let server = Server::start(&[]);

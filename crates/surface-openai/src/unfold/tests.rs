@@ -1,6 +1,7 @@
 //! Pieces of a response: those that are shown live, and those of its record.
 
 use meerkat_service::{
+    Seq,
     clock::Timestamp,
     session::{
         event::{PartialText, ReasoningDelta, TextDelta, TurnInterrupted, TurnTotals},
@@ -211,6 +212,6 @@ fn an_answer_by_a_schema_is_shown_when_it_fits() {
     let refused = meerkat_service::session::event::OutputRefused { errors: Vec::new() };
     assert!(unfold.take(record(4, Event::OutputRefused(refused))).is_empty());
     assert!(unfold.take(message(vec![text("{}")])).is_empty());
-    let pieces = unfold.ended(&Err(SessionError::StoreFailed));
+    let pieces = unfold.ended(Err(SessionError::StoreFailed));
     assert_eq!(said(&unfold, &pieces), [(Kind::Message, "{}".to_owned())]);
 }

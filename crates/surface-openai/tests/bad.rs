@@ -1,0 +1,194 @@
+//! Bad input: each field of a request once with a value of another type, and each that must be there once left out.
+
+use serde_json::{Value, json};
+
+use super::{Server, text_of, weather};
+
+/// A request for a response with every field that is known, and one for a chat.
+fn whole() -> [(&'static str, Value); 2] {
+    let image = "data:image/png;base64,iVBORw0KGgo=";
+    let response = json!({
+        "model": "scripted", "stream": false, "stream_options": { "include_obfuscation": false }, "user": "anna",
+        "metadata": { "a": "b" }, "temperature": 0.5, "top_p": 0.5, "max_output_tokens": 100, "store": true,
+        "background": false, "instructions": "Be brief.", "reasoning": { "effort": "low", "summary": "auto" },
+        "text": { "format": { "type": "json_schema", "name": "a", "schema": {}, "strict": true, "description": "b" },
+            "verbosity": "medium" },
+        "tools": [{ "type": "function", "name": "a", "description": "b", "parameters": {}, "strict": true }],
+        "tool_choice": "auto", "parallel_tool_calls": true, "service_tier": "auto", "top_logprobs": 0,
+        "truncation": "auto", "include": [], "safety_identifier": "a", "prompt_cache_key": "a",
+        "previous_response_id": "resp_01900000-0000-7000-8000-000000000001_1",
+        "input": [
+            { "type": "message", "id": "a", "status": "completed", "role": "assistant",
+                "content": [{ "type": "output_text", "text": "a", "annotations": [], "logprobs": [] }] },
+            { "type": "function_call", "id": "a", "call_id": "a", "name": "a", "arguments": "{}" },
+            { "type": "function_call_output", "call_id": "a", "output": "b" },
+            { "type": "item_reference", "id": "msg_a" },
+            { "role": "user", "content": [
+                { "type": "input_text", "text": "a" },
+                { "type": "input_image", "image_url": image, "detail": "auto" },
+                { "type": "input_file", "filename": "a", "file_data": "data:text/plain;base64,YQ==" },
+            ] },
+        ],
+    });
+    let chat = json!({
+        "model": "scripted", "stream": false, "stream_options": { "include_usage": true }, "user": "anna",
+        "metadata": { "a": "b" }, "temperature": 0.5, "top_p": 0.5, "max_completion_tokens": 100, "store": false,
+        "stop": ["a"], "seed": 1, "n": 1, "logprobs": false, "frequency_penalty": 0, "presence_penalty": 0,
+        "modalities": ["text"], "verbosity": "medium", "reasoning_effort": "low", "tool_choice": "none",
+        "response_format": { "type": "json_schema", "json_schema": { "name": "a", "schema": {} } },
+        "tools": [{ "type": "function", "function": { "name": "a", "description": "b", "parameters": {} } }],
+        "messages": [
+            { "role": "system", "content": "a", "name": "b" },
+            { "role": "user", "content": [
+                { "type": "text", "text": "a" }, { "type": "image_url", "image_url": { "url": image, "detail": "low" } },
+                { "type": "file", "file": { "filename": "a", "file_data": "data:text/plain;base64,YQ==" } },
+            ] },
+            { "role": "assistant", "content": "a", "tool_calls": [
+                { "id": "a", "type": "function", "index": 0, "function": { "name": "a", "arguments": "{}" } },
+            ] },
+            { "role": "tool", "tool_call_id": "a", "content": "b" },
+        ],
+    });
+    [("/v1/responses", response), ("/v1/chat/completions", chat)]
+}
+
+/// Each place in a value, as a refusal names it and as a pointer, from the outside in.
+fn places(value: &Value, place: &str, pointer: &str) -> Vec<(String, String)> {
+    let inner: Vec<(String, String, &Value)> = match value {
+        Value::Object(fields) => {
+            let dot = if place.is_empty() { "" } else { "." };
+            fields
+                .iter()
+                .map(|(name, value)| (format!("{place}{dot}{name}"), format!("{pointer}/{name}"), value))
+                .collect()
+        }
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.map(|(at, value)| (format!("{place}[{at}]"), format!("{pointer}/{at}"), value)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let each = inner.into_iter().flat_map(|(place, pointer, value)| {
+        let within = places(value, &place, &pointer);
+        [(place, pointer)].into_iter().chain(within)
+    });
+    each.collect()
+}
+
+#[tokio::test]
+async fn each_field_of_another_type_is_refused_by_its_name() {
+    let server = Server::start();
+    for (path, body) in whole() {
+        // As it is, all of it is read: then a reference leads nowhere, and an image is not in the last message.
+        let wrong = if path.ends_with("responses") { "input[3].id" } else { "messages[1].content" };
+        assert_eq!(server.refused(path, &body).await, (400, "INVALID_REQUEST".to_owned(), wrong.to_owned()));
+        let all = places(&body, "", "");
+        assert!(all.len() > 60, "{}", all.len());
+        for (place, pointer) in all {
+            let mut other = body.clone();
+            if path.ends_with("completions") && !place.starts_with("messages[1]") {
+                // The refused image would hide what comes after it.
+                other["messages"][1]["content"] = json!("a");
+            }
+            // No field is a list of lists.
+            *other.pointer_mut(&pointer).unwrap() = json!([[]]);
+            let (status, code, param) = server.refused(path, &other).await;
+            assert_eq!((status, code.as_str()), (400, "INVALID_REQUEST"), "{path} {place}");
+            // Texts of a list and the metadata are read together.
+            let near = [place.clone(), format!("{place}[0]"), place.trim_end_matches("[0]").to_owned()];
+            assert!(near.contains(&param) || place == "metadata.a" && param == "metadata", "{path} {place}: {param}");
+        }
+    }
+    let listed = server.service.list(Default::default()).await.unwrap();
+    assert!(listed.items.is_empty(), "nothing was recorded: {listed:?}");
+}
+
+#[tokio::test]
+async fn each_field_that_must_be_there_is_missed_by_its_name() {
+    let server = Server::start();
+    let responses = [
+        "input",
+        "input[0].role",
+        "input[0].content",
+        "input[0].content[0].type",
+        "input[0].content[0].text",
+        "input[1].call_id",
+        "input[1].name",
+        "input[1].arguments",
+        "input[2].call_id",
+        "input[2].output",
+        "input[3].id",
+        "input[4].content[1].image_url",
+        "input[4].content[2].filename",
+        "input[4].content[2].file_data",
+        "text.format.type",
+        "text.format.name",
+        "text.format.schema",
+        "tools[0].type",
+        "tools[0].name",
+    ];
+    let chats = [
+        "model",
+        "messages",
+        "messages[0].role",
+        "messages[0].content",
+        "messages[1].content[1].image_url",
+        "messages[1].content[1].image_url.url",
+        "messages[1].content[2].file.file_data",
+        "messages[2].tool_calls[0].id",
+        "messages[2].tool_calls[0].function",
+        "messages[2].tool_calls[0].function.name",
+        "messages[2].tool_calls[0].function.arguments",
+        "messages[3].tool_call_id",
+        "messages[3].content",
+        "response_format.json_schema",
+        "response_format.json_schema.schema",
+        "tools[0].function.name",
+    ];
+    for ((path, body), needed) in whole().into_iter().zip([&responses[..], &chats[..]]) {
+        let known = places(&body, "", "");
+        for place in needed {
+            let pointer = &known.iter().find(|(known, _)| known == place).expect(place).1;
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let mut other = body.clone();
+            // Only the last message may have an image.
+            if path.ends_with("completions") && !place.starts_with("messages[1]") && *place != "messages" {
+                other["messages"][1]["content"] = json!("a");
+            }
+            // In JSON, `null` is a field that is missing.
+            for is_null in [false, true] {
+                let fields = other.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+                match is_null {
+                    true => drop(fields.insert(name.to_owned(), Value::Null)),
+                    false => drop(fields.remove(name)),
+                }
+                let refusal = (400, "INVALID_REQUEST".to_owned(), (*place).to_owned());
+                assert_eq!(server.refused(path, &other).await, refusal, "{path} {place}");
+            }
+        }
+    }
+}
+
+/// However often it comes and at what time, a request with a key makes one response, also where that is in a fork.
+#[tokio::test]
+async fn a_key_that_comes_twice_at_once_makes_one_response() {
+    let server = Server::start();
+    let send = async |body: &Value, key: &str| {
+        let (status, text) = server.text("POST", "/v1/responses", &[("idempotency-key", key)], &body.to_string()).await;
+        (status, serde_json::from_str::<Value>(&text).unwrap()["id"].clone())
+    };
+    let first = server.respond(json!({ "model": "scripted", "input": "@say One." })).await;
+    let next = json!({ "model": "scripted", "input": "@echo messages", "previous_response_id": first["id"] });
+    let head = server.respond(next.clone()).await;
+    assert_eq!(text_of(&head), "messages: 3");
+    let new = json!({ "model": "scripted", "input": "@say New.", "tools": [weather()] });
+    for body in [&new, &next] {
+        let key = if body == &new { "a" } else { "b" };
+        let (one, two) = tokio::join!(send(body, key), send(body, key));
+        assert_eq!(one.0, 200);
+        assert_eq!(one, two);
+        assert_eq!(send(body, key).await, one);
+    }
+    let sessions = server.service.list(Default::default()).await.unwrap().items.len();
+    assert_eq!(sessions, 3, "the first one, the new one and one fork");
+}
