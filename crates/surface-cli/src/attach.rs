@@ -12,6 +12,8 @@ use meerkat_service::{
     tool::Picture,
 };
 
+use crate::output::printable;
+
 /// Types of files whose names end so. All others are plain text; images are known by their first bytes.
 const TYPES: [(&str, &str); 14] = [
     ("csv", "text/csv"),
@@ -122,7 +124,9 @@ pub(crate) fn completions(line: &str, home: Option<&Path>) -> (usize, Vec<String
     let listed = std::fs::read_dir(if folder.is_empty() { ".".into() } else { at_home(folder, home) });
     let fitting = listed.into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let is_fitting = name.starts_with(begin) && (!name.starts_with('.') || begin.starts_with('.'));
+        // A name that a terminal would show as another one is not offered.
+        let is_fitting =
+            name.starts_with(begin) && (!name.starts_with('.') || begin.starts_with('.')) && printable(&name) == name;
         let end = if entry.path().is_dir() { "/" } else { "" };
         is_fitting.then(|| escaped(&format!("{folder}{name}{end}")))
     });
@@ -267,7 +271,7 @@ mod tests {
     fn a_path_after_an_at_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("notes")).unwrap();
-        for name in ["note one.txt", "notes/b.txt", "shot.png", ".hidden"] {
+        for name in ["note one.txt", "notes/b.txt", "shot.png", ".hidden", "notes\u{202e}gnp.exe"] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
         let of = |typed: &str| {
