@@ -9,10 +9,8 @@ use std::{
 use meerkat_service::{
     SessionError,
     service::{Prompt, PromptBlock},
-    tool::Picture,
+    tool::{Picture, is_unseen},
 };
-
-use crate::output::printable;
 
 /// Types of files whose names end so. All others are plain text; images are known by their first bytes.
 const TYPES: [(&str, &str); 14] = [
@@ -126,7 +124,7 @@ pub(crate) fn completions(line: &str, home: Option<&Path>) -> (usize, Vec<String
         let name = entry.file_name().into_string().ok()?;
         // A name that a terminal would show as another one is not offered.
         let is_fitting =
-            name.starts_with(begin) && (!name.starts_with('.') || begin.starts_with('.')) && printable(&name) == name;
+            name.starts_with(begin) && (!name.starts_with('.') || begin.starts_with('.')) && !name.contains(is_unseen);
         let end = if entry.path().is_dir() { "/" } else { "" };
         is_fitting.then(|| escaped(&format!("{folder}{name}{end}")))
     });
