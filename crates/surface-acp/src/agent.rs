@@ -18,6 +18,7 @@ use meerkat_service::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -31,6 +32,8 @@ use crate::{
 
 /// Sessions of one page of a list.
 const LISTED: usize = 50;
+/// Loads and lists at the same time.
+const READS_MAX: usize = 4;
 
 /// Characters of an unknown method's name in its refusal.
 const NAME_SHOWN_MAX: usize = 100;
@@ -45,6 +48,8 @@ pub(crate) struct Agent {
     pub(crate) peer: Peer,
     /// Cancelled when the client is gone, which cancels no turn.
     gone: CancellationToken,
+    /// Places for loads and lists, whose answers may be large: a client that asks for many and takes none holds few.
+    reads: Semaphore,
     state: Mutex<State>,
 }
 
@@ -94,7 +99,7 @@ impl Agent {
         options: AcpOptions,
         (peer, gone): (Peer, CancellationToken),
     ) -> Arc<Self> {
-        Arc::new(Self { service, options, peer, gone, state: Mutex::default() })
+        Arc::new(Self { service, options, peer, gone, reads: Semaphore::new(READS_MAX), state: Mutex::default() })
     }
 
     /// What the client shows.
@@ -260,6 +265,7 @@ impl Agent {
     async fn open(self: &Arc<Self>, request: v1::LoadSessionRequest, replays: bool) -> Result<Answer, SessionError> {
         check(&request.cwd, request.system_prompt.as_ref())?;
         let session_id = id(&request.session_id)?;
+        let place = self.reads.acquire().await;
         let SessionView { workspace, last_seq, pending_approvals, model: own_model, .. } =
             self.service.read(&session_id).await?;
         let mut updates = Updates::new(self, session_id, workspace.as_deref());
@@ -272,6 +278,7 @@ impl Agent {
                 break;
             }
         }
+        drop(place);
         let TurnStarted { model, options, access, .. } = &updates.newest;
         let model = Some(model.clone()).filter(|model| !model.is_empty() && *model != own_model);
         let settings = Settings { effort: options.effort, access: *access, own_model, model };
@@ -313,6 +320,7 @@ impl Agent {
     }
 
     async fn list(&self, request: v1::ListSessionsRequest) -> Result<Answer, SessionError> {
+        let _place = self.reads.acquire().await;
         let (archived, cursor, limit) = (Some(false), request.cursor, Some(LISTED));
         let page = self.service.list(SessionQuery { archived, cursor, limit, ..SessionQuery::default() }).await?;
         let views = join_all(page.items.iter().map(|session| self.service.read(&session.session_id))).await;

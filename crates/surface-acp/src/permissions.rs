@@ -164,8 +164,12 @@ fn chosen(answer: Value, offered: &[v1::PermissionOption]) -> Decided {
 fn filled(answer: &Value) -> Decided {
     match answer["action"].as_str() {
         Some("accept") => {
-            let given = answer.get("content").filter(|content| content.is_object()).map(Value::to_string);
-            let given = RawJson::parse(given.as_deref().unwrap_or("{}")).map_err(unreadable)?;
+            let given = match answer.get("content").filter(|content| !content.is_null()) {
+                None => "{}".to_owned(),
+                Some(content) if content.is_object() => content.to_string(),
+                Some(_) => return Err(unreadable("its content is no object")),
+            };
+            let given = RawJson::parse(&given).map_err(unreadable)?;
             Ok((Decision::Approve, Scope::Once, Some(given)))
         }
         Some("decline") => Ok((Decision::Deny, Scope::Once, None)),

@@ -152,9 +152,11 @@ impl Settings {
         Ok(())
     }
 
-    /// The turn with what is set. It always names the access of the mode that the client is shown.
+    /// The turn with what is set. It always names the access of the mode that the client is shown; where there is none, it
+    /// has no more than *Full* must have been configured for.
     pub(crate) fn on(&self, turn: StartTurn, options: &AcpOptions) -> StartTurn {
-        let access = self.mode(options).and_then(|(.., access)| *access);
+        let without = Some(TurnAccess::Ask).filter(|_| !options.has_full);
+        let access = self.mode(options).map_or(without, |(.., access)| *access);
         let options = ModelOptions { effort: self.effort, ..ModelOptions::default() };
         StartTurn { options, access, model: self.model.clone(), ..turn }
     }

@@ -16,7 +16,11 @@ use meerkat_service::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{agent::Agent, permissions::Permissions, updates::Updates};
+use crate::{
+    agent::Agent,
+    permissions::Permissions,
+    updates::{Updates, said},
+};
 
 /// The client of a turn.
 pub(crate) struct Watcher<'a> {
@@ -117,7 +121,9 @@ impl Watcher<'_> {
                     "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
                     form.server, form.message, self.session_id
                 );
-                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, &words)).await;
+                // Otherwise its user would see a call that hangs.
+                let notice = self.agent.shows().notice(v1::NoticeSeverity::Warning, &words);
+                self.send([notice.unwrap_or_else(|| said(&words))]).await;
             }
             _ => permissions.ask(call, updates.asked(&call.call_id, &call.name, call.preview.as_deref())),
         }

@@ -440,8 +440,9 @@ impl Config {
             let own = self.figment.find_value(key).ok();
             if own.as_ref().map(json).as_ref() != Some(value) {
                 let own = own.map_or_else(|| "nothing".to_owned(), |own| shown(key, &own).to_string());
+                let do_this = if MODES.contains(&key.as_str()) { "set the same" } else { "leave it out" };
                 let what = format!(
-                    "process {} owns the data directory and has {own} here; set the same, or end that process",
+                    "process {} owns the data directory and has {own} here; {do_this}, or end that process",
                     std::process::id()
                 );
                 return Err(refused(key, &what, origin));

@@ -40,7 +40,10 @@ pub async fn acp(
 
 /// Answers the handshake of a WebSocket, on which the protocol is spoken from then on.
 pub(crate) fn upgrade<B>(acp: &Acp, mut request: Request<B>) -> Response<Body> {
-    let Some(answer) = handshake(&request).filter(|_| !acp.stop.is_cancelled()) else {
+    if acp.stop.is_cancelled() {
+        return crate::listen::refusal(&SessionError::ShuttingDown.body());
+    }
+    let Some(answer) = handshake(&request) else {
         let message = "a WebSocket is opened by GET, with Sec-WebSocket-Key and Sec-WebSocket-Version 13";
         return crate::listen::refusal(&SessionError::invalid("Upgrade", message).body());
     };

@@ -46,6 +46,7 @@ async fn a_form_of_a_server_is_shown_and_its_answer_passed_on() {
         (json!({ "result": { "action": "decline" } }), "declined"),
         // What is no answer to the form declines it, so that no call waits for nothing.
         (accept(json!({ "name": 7 })), "declined"),
+        (accept(json!("Ann")), "declined"),
         (json!({ "result": { "action": "accept" } }), "declined"),
         (json!({ "result": { "action": "cancel" } }), "declined"),
         (json!({ "result": [] }), "declined"),

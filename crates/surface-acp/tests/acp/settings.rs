@@ -94,14 +94,17 @@ async fn the_mode_that_is_shown_is_that_of_the_turn() {
     let said = texts(&client.updates(), "agent_message_chunk");
     assert!(said.contains("This turn may change nothing"), "{said}");
 
-    let mut client = Client::with(&agent(), with(Access::Write, false));
-    let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
-    let id = client.prompt(session.as_str().unwrap(), CHANGE).await;
-    let asked = client.asked("session/request_permission").await;
-    let result = json!({ "outcome": { "outcome": "selected", "optionId": "reject" } });
-    client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
-    client.answer(id).await;
-    assert!(!texts(&client.updates(), "agent_message_chunk").contains("changed"));
+    // Tools of servers do not go by the access, so without any mode they ask, too.
+    for access in [Access::Write, Access::Off] {
+        let mut client = Client::with(&agent(), with(access, false));
+        let session = client.ends("session/new", json!({ "cwd": "/w", "mcpServers": [] })).await["sessionId"].clone();
+        let id = client.prompt(session.as_str().unwrap(), CHANGE).await;
+        let asked = client.asked("session/request_permission").await;
+        let result = json!({ "outcome": { "outcome": "selected", "optionId": "reject" } });
+        client.write(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }).to_string()).await;
+        client.answer(id).await;
+        assert!(!texts(&client.updates(), "agent_message_chunk").contains("changed"), "{access:?}");
+    }
 }
 
 #[tokio::test]
