@@ -538,8 +538,10 @@ impl<'a> Chat<'a> {
                 if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;
                 }
+                if self.app.out.is_json {
+                    return self.document(line, &answer);
+                }
                 match effect {
-                    _ if self.app.out.is_json => return self.document(line, &answer),
                     Effect::Session => self.app.out.note(&format!("Session {} from here on.", self.session_id)),
                     Effect::Done(words) => self.app.out.note(words),
                     _ => print_message(self.app, operation, &answer, text.as_deref())?,

@@ -18,25 +18,18 @@ fn syncs(stage: &Stage, remembers: &str, act: Act) -> u64 {
 
 /// Checks the syncs that memory adds to four turns, the first of which makes its file; `first` happens to the first sync.
 /// On a busy machine a process may end before memory has taken in its turn, or take longer than the time after which memory
-/// begins by itself, and then there is a commit more: that try does not count. What every try adds are whole commits.
+/// begins by itself, and then there is a commit more: that try does not count.
 fn check_added(first: Act, expected: [u64; 4]) {
     let tries = (0..TRIES).map(|_| {
         let (remembering, forgetful) = (Stage::empty(), Stage::empty());
         let added = |act| syncs(&remembering, "true", act).checked_sub(syncs(&forgetful, "false", Act::Pass));
-        let added = [first, Act::Pass, Act::Pass, Act::Pass].map(added);
-        for (added, expected) in added.iter().zip(expected) {
-            assert!(added.is_none_or(|added| added % COMMIT == expected % COMMIT), "{added:?} of {expected}");
-        }
-        added
+        [first, Act::Pass, Act::Pass, Act::Pass].map(added)
     });
     let (expected, mut counted) = (expected.map(Some), Vec::new());
     assert!(tries.inspect(|added| counted.push(*added)).any(|added| added == expected), "{expected:?}: {counted:?}");
 }
 
 const TRIES: usize = 100;
-
-/// Syncs of a commit.
-const COMMIT: u64 = 2;
 
 /// Syncs that memory adds. A commit syncs its pages, and then the header that makes them valid; the first one is preceded by
 /// one that makes the file.

@@ -314,7 +314,11 @@ fn a_disk_that_becomes_read_only_refuses_changes_and_is_read() {
     let before = events();
     shim.always(WRITES | NAMES, Act::Erofs);
     let told = ["STORE_FAILED", "STORE_NOT_WRITABLE"];
-    let more = || code(&server.post(&turns, &json!({ "prompt": "@say More." }))).to_owned();
+    let more = || {
+        let answer = server.post(&turns, &json!({ "prompt": "@say More." }));
+        assert!(told.contains(&code(&answer)), "{answer:?}");
+        code(&answer).to_owned()
+    };
     until_some("it says that the store cannot be written", || Some(more()).filter(|code| code == told[1]));
     for _ in 0..3 {
         assert_eq!(more(), told[1]);

@@ -232,8 +232,8 @@ impl Sessions {
         loop {
             self.hear().await?;
             match wait_ms {
-                // It is not asked again.
-                0 => self.publish_all().await?,
+                // It may not be asked again.
+                0..LIST_MS => self.publish_all().await?,
                 _ => self.publish_for_all().await?,
             }
             newest.mark_unchanged();

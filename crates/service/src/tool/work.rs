@@ -49,8 +49,7 @@ pub(super) fn check_work(schema: &Value, arguments: &Value) -> Result<u64, Strin
     }
 }
 
-const TOO_MUCH: &str =
-    "checking it by its schema takes too much work: send fewer values, with less of them inside others";
+const TOO_MUCH: &str = "checking it by its schema takes too much work: send fewer values, nested less deeply";
 
 fn check_references(
     root: &Value,

@@ -164,7 +164,7 @@ async fn shown(agent: &Agent, id: SessionId, word: &str, blob: &str) -> Vec<Stri
             other => panic!("say here how {other} may show what is another session's"),
         });
     }
-    assert!(prompts.len() > 4, "too few tools: {tools:?}");
+    assert_eq!(prompts.len(), 6, "{tools:?}");
     for prompt in prompts {
         say(agent, id, &format!("{prompt} @step @echo last_result @echo tail")).await;
     }

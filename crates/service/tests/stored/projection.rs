@@ -324,7 +324,7 @@ impl Deep {
 impl Drop for Deep {
     fn drop(&mut self) {
         if self.0.join("deep").exists() {
-            meerkat_service::folder::remove(fs::File::open(&self.0).unwrap(), Path::new("deep")).unwrap();
+            fs::File::open(&self.0).map(|folder| meerkat_service::folder::remove(folder, Path::new("deep"))).ok();
         }
     }
 }

@@ -308,7 +308,8 @@ session_errors! {
     HistoryPruned = HistoryPruned [];
     /// A write failed; it may or may not have happened.
     #[error(
-        "The store failed, and whether the change happened is unknown: look, or ask again if you gave an idempotency key."
+        "The store failed, and whether the change happened is unknown: see whether it did, or ask again with the same \
+         idempotency key, if you gave one."
     )]
     StoreFailed = StoreFailed [];
     /// Another process owns the data directory.

@@ -55,7 +55,7 @@ fn a_session_in_the_home_folder_says_that_it_has_no_files() {
     assert!(told(&ran.err), "{}", ran.err);
     assert!(!ran.out.contains("write"), "{}", ran.out);
     let piped = home().run();
-    assert!(piped.err.is_empty() || !told(&piped.err), "{}", piped.err);
+    assert!(piped.code == 0 && !told(&piped.err), "{}", piped.err);
 }
 
 #[test]

@@ -5,9 +5,13 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use meerkat_testkit::can_run;
+use meerkat_testkit::{can_run, until, until_some};
 use serde_json::json;
 
 use crate::drive::{
@@ -23,26 +27,28 @@ const FAR: &str = r#"data: {"choices":[{"delta":{"tool_calls":[{"index":21474836
 
 "#;
 
-/// Returns 256 MiB of zeros as gzip has them, which is a part in a thousand.
+/// Returns 256 MiB of zeros as gzip has them, which is a part in two hundred.
 fn packed() -> Vec<u8> {
     let zeros = "head -c 268435456 /dev/zero | gzip -1";
     Command::new("sh").args(["-c", zeros]).stderr(Stdio::null()).output().unwrap().stdout
 }
 
-/// Starts such a server, which sends what the model's name says; returns its port.
-fn endless() -> u16 {
+/// Starts such a server, which sends what the model's name says; returns its port, and the number of its requests.
+fn endless() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (port, asked) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
+    let counted = asked.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            std::thread::spawn(move || drop(send(stream.unwrap())));
+            let counted = counted.clone();
+            std::thread::spawn(move || drop(send(stream.unwrap(), &counted)));
         }
     });
-    port
+    (port, asked)
 }
 
 /// Reads a request and answers until its client has enough.
-fn send(mut out: TcpStream) -> std::io::Result<()> {
+fn send(mut out: TcpStream, asked: &AtomicUsize) -> std::io::Result<()> {
     let mut stream = BufReader::new(out.try_clone()?);
     let (mut length, mut line) = (0, String::new());
     while stream.read_line(&mut line)? > 2 {
@@ -53,11 +59,12 @@ fn send(mut out: TcpStream) -> std::io::Result<()> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
+    asked.fetch_add(1, Ordering::SeqCst);
     let asks_for = |model: &str| String::from_utf8_lossy(&body).contains(&format!(r#""model":"{model}""#));
     let (more, piece) = match () {
         () if asks_for("line") => ("", "a".repeat(64 * 1024).into_bytes()),
         () if asks_for("number") => ("", FAR.as_bytes().to_vec()),
-        () if asks_for("comments") => ("", b": a\n\n".repeat(8 * 1024)),
+        () if asks_for("comments") => ("", [": ", &"a".repeat(4096), "\n\n"].concat().repeat(16).into_bytes()),
         () => ("content-encoding: gzip\r\n", packed()),
     };
     out.write_all(format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{more}\r\n").as_bytes())?;
@@ -80,7 +87,8 @@ fn an_answer_without_end_costs_its_turn_alone() {
     let dir = meerkat_testkit::folder();
     let folder = dir.path().join(".config/meerkat");
     fs::create_dir_all(&folder).unwrap();
-    let base_url = format!("http://127.0.0.1:{}/v1", endless());
+    let (port, asked) = endless();
+    let base_url = format!("http://127.0.0.1:{port}/v1");
     let config = format!(
         "[model]\nname = \"scripted\"\n[model.compatible.far]\nbase_url = \"{base_url}\"\nwindow_tokens = 32768\n"
     );
@@ -95,8 +103,13 @@ fn an_answer_without_end_costs_its_turn_alone() {
         let answer = server.send("GET", "/healthz", &[], "");
         assert_eq!(answer.status, 200, "{}", answer.body);
     };
-    let packed = can_run("gzip", meerkat_testkit::has_program("gzip")).then_some("packed");
-    for model in ["line", "number", "comments"].into_iter().chain(packed) {
+    let packed = can_run("gzip", meerkat_testkit::has_program("gzip")).then_some(("packed", "passed 4194304 bytes"));
+    let bounds = [
+        ("line", "passed 4194304 bytes"),
+        ("number", "numbers its calls past 256"),
+        ("comments", "passed 33554432 bytes"),
+    ];
+    for (model, bound) in bounds.into_iter().chain(packed) {
         let answer = turn(model);
         (0..20).for_each(|_| others());
         let result = read(answer).json();
@@ -105,11 +118,14 @@ fn an_answer_without_end_costs_its_turn_alone() {
             (&json!("failed"), &json!("MODEL_REJECTED")),
             "{result}"
         );
+        assert!(result["error"].to_string().contains(bound), "{model}: {result}");
         others();
         assert!(peak(&server.child) < PEAK_KIB, "{model}: {} KiB", peak(&server.child));
     }
     // Signals are heard meanwhile.
+    let before = asked.load(Ordering::SeqCst);
     let _running = ["comments", "line"].map(turn);
+    until("both turns run", || asked.load(Ordering::SeqCst) == before + 2);
     server.terminate();
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    assert_eq!(until_some("it ends", || server.child.try_wait().unwrap()).code(), Some(0));
 }

@@ -1,7 +1,7 @@
 //! A turn whose call was approved just before its process was killed: short commands leave it as it is, and it goes on
 //! once when it is asked for.
 
-use std::{fs, io::BufRead as _};
+use std::{fs, io::BufRead as _, sync::mpsc};
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
@@ -10,6 +10,7 @@ use meerkat_service::{
     session::event::{ApprovalDecided, Decision, Event, Record, Scope},
     store::open_stores,
 };
+use meerkat_testkit::{until, until_some};
 use serde_json::Value;
 
 use super::{Stage, signal};
@@ -57,12 +58,17 @@ fn a_command_that_decides_says_that_it_waits_for_the_turn() {
     owner.child.wait().unwrap();
     let [id, call_id] = ["session_id", "call_id"].map(|key| asked[key].as_str().unwrap());
     let mut decides = stage.start(&["sessions", "approve", id, call_id]);
-    let told = decides.err().lines().map(Result::unwrap).find(|line| line.contains("Waiting for the turn to end"));
-    assert!(told.is_some_and(|line| line.contains("Ctrl-C")), "it says nothing");
+    let (err, (sender, said)) = (decides.err(), mpsc::channel());
+    std::thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let told =
+        until_some("it says that it waits", || said.try_iter().find(|line| line.contains("Waiting for the turn")));
+    assert!(told.contains("Ctrl-C"), "{told}");
+    let log = || fs::read_to_string(stage.0.path().join("log")).unwrap_or_default();
+    until("its call has run", || log() == "asked\n");
     assert_eq!(stage.json(&["sessions", "show", id])["state"], "running");
     signal(&decides.child, "INT");
     decides.child.wait().unwrap();
-    assert_eq!(fs::read_to_string(stage.0.path().join("log")).unwrap(), "asked\n");
+    assert_eq!(log(), "asked\n");
     assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
     let turns = stage.json(&["call", "session/turns", &format!("session_id={id}")]);
     assert_eq!(turns["items"][1]["status"], "interrupted", "{turns}");

@@ -342,7 +342,10 @@ impl Folded {
         if self.effort <= rules.effort_max {
             return Ok(());
         }
-        let why = format!("the events of session {} take too much work up to event {}", record.session_id, record.seq);
+        let why = format!(
+            "the events of session {} take too much work to check, up to event {}",
+            record.session_id, record.seq
+        );
         Err(SessionError::BundleInvalid { reason: "limit", why })
     }
 }
