@@ -29,11 +29,6 @@ pub(crate) struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// Sends updates; returns `false` if the client is gone.
-    async fn send(&self, updates: impl IntoIterator<Item = v1::SessionUpdate>) -> bool {
-        self.agent.show(self.session_id, updates).await
-    }
-
     /// Shows a turn up to its end, and asks about its calls, first about those that waited before.
     pub(crate) async fn watch(
         &self,
@@ -97,7 +92,7 @@ impl Watcher<'_> {
                     (self.agent.shows().notice(v1::NoticeSeverity::Error, &words).into_iter().collect(), None)
                 }
             };
-            if !self.send(shown).await {
+            if !self.agent.show(self.session_id, shown).await {
                 return Ok(v1::StopReason::Cancelled);
             }
             match record.filter(|record| record.turn == updates.only).map(|record| record.event) {
@@ -117,7 +112,7 @@ impl Watcher<'_> {
                     "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
                     form.server, form.message, self.session_id
                 );
-                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, &words)).await;
+                self.agent.show(self.session_id, self.agent.shows().notice(v1::NoticeSeverity::Warning, &words)).await;
             }
             _ => permissions.ask(call, updates.asked(&call.call_id, &call.name, call.preview.as_deref())),
         }
@@ -134,7 +129,7 @@ impl Watcher<'_> {
             (TurnStatus::Failed, None) => Err(SessionError::Internal("a turn failed without why".to_owned())),
             (TurnStatus::Waiting, _) => {
                 let words = "The turn waits for the program whose tools it calls.";
-                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, words)).await;
+                self.agent.show(self.session_id, self.agent.shows().notice(v1::NoticeSeverity::Warning, words)).await;
                 Ok(v1::StopReason::EndTurn)
             }
             (TurnStatus::Completed, _) => Ok(match result.stop_reason {
