@@ -15,6 +15,7 @@ use meerkat_service::{
         CompactSession, CreateSession, DeleteSession, ReadEvents, SessionQuery, SessionView, StartTurn, TurnAccepted,
     },
     session::event::TurnStarted,
+    tool::visible,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -330,7 +331,8 @@ impl Agent {
             let workspace = view.ok().and_then(|view| view.workspace);
             let is_asked = cwd.as_deref().is_none_or(|cwd| workspace.as_deref().map(Path::new) == Some(cwd));
             let info = v1::SessionInfo::new(session.session_id.to_string(), folder(workspace.as_deref()));
-            is_asked.then(|| info.title(session.title).updated_at(session.updated_at.to_string()))
+            is_asked
+                .then(|| info.title(session.title.as_deref().map(visible)).updated_at(session.updated_at.to_string()))
         });
         answer(v1::ListSessionsResponse::new(sessions.collect::<Vec<_>>()).next_cursor(page.next_cursor))
     }

@@ -14,6 +14,7 @@ use meerkat_service::{
     SessionId,
     service::{DecideApproval, Decision, Scope},
     session::{event::ApprovalRequested, message::RawJson},
+    tool::visible,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -72,7 +73,7 @@ impl<'a> Permissions<'a> {
     fn options(&self, rule: Option<&str>) -> Vec<v1::PermissionOption> {
         let (once, always) = (v1::PermissionOptionKind::AllowOnce, v1::PermissionOptionKind::AllowAlways);
         let mut options = vec![v1::PermissionOption::new("once", "Allow once", once)];
-        if let Some(rule) = rule {
+        if let Some(rule) = rule.map(visible) {
             options.push(v1::PermissionOption::new("session", format!("Allow `{rule}` in this session"), always));
             if self.agent.service.capabilities().view().keeps_rules {
                 let words = format!("Always allow `{rule}`, in every folder");

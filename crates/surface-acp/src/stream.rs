@@ -33,11 +33,6 @@ pub(crate) struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// Sends updates; returns `false` if the client is gone.
-    async fn send(&self, updates: impl IntoIterator<Item = v1::SessionUpdate>) -> bool {
-        self.agent.show(self.session_id, updates).await
-    }
-
     /// Shows a turn up to its end, and asks about its calls, first about those that waited before.
     pub(crate) async fn watch(
         &self,
@@ -101,7 +96,7 @@ impl Watcher<'_> {
                     (self.agent.shows().notice(v1::NoticeSeverity::Error, &words).into_iter().collect(), None)
                 }
             };
-            if !self.send(shown).await {
+            if !self.agent.show(self.session_id, shown).await {
                 return Ok(v1::StopReason::Cancelled);
             }
             match record.filter(|record| record.turn == updates.only).map(|record| record.event) {
@@ -123,7 +118,7 @@ impl Watcher<'_> {
                 );
                 // Otherwise its user would see a call that hangs.
                 let notice = self.agent.shows().notice(v1::NoticeSeverity::Warning, &words);
-                self.send([notice.unwrap_or_else(|| said(&words))]).await;
+                self.agent.show(self.session_id, [notice.unwrap_or_else(|| said(&words))]).await;
             }
             _ => permissions.ask(call, updates.asked(&call.call_id, &call.name, call.preview.as_deref())),
         }
@@ -140,7 +135,7 @@ impl Watcher<'_> {
             (TurnStatus::Failed, None) => Err(SessionError::Internal("a turn failed without why".to_owned())),
             (TurnStatus::Waiting, _) => {
                 let words = "The turn waits for the program whose tools it calls.";
-                self.send(self.agent.shows().notice(v1::NoticeSeverity::Warning, words)).await;
+                self.agent.show(self.session_id, self.agent.shows().notice(v1::NoticeSeverity::Warning, words)).await;
                 Ok(v1::StopReason::EndTurn)
             }
             (TurnStatus::Completed, _) => Ok(match result.stop_reason {

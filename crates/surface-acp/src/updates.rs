@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use agent_client_protocol_schema::v1;
+use agent_client_protocol_schema::v1::{self, ToolCallContent};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     Seq, SessionError, SessionId, SessionService, TurnNumber,
@@ -21,6 +21,7 @@ use meerkat_service::{
         },
         message::{Attached, Block, Body, Message, ToolCall as Call},
     },
+    tool::{fenced, visible},
     wire,
 };
 use serde_json::Value;
@@ -47,7 +48,7 @@ impl Shows {
 
     /// Makes a notice, if the client shows them.
     pub(crate) fn notice(self, severity: v1::NoticeSeverity, text: &str) -> Option<v1::SessionUpdate> {
-        self.notices.then(|| v1::SessionUpdate::Notice(v1::Notice::new(severity, text)))
+        self.notices.then(|| v1::SessionUpdate::Notice(v1::Notice::new(severity, visible(text))))
     }
 }
 
@@ -192,7 +193,8 @@ impl Updates {
             }
             Event::ToolFinished(finished) => vec![self.finished(finished).await],
             Event::SessionUpdated(updated) => {
-                vec![v1::SessionUpdate::SessionInfoUpdate(v1::SessionInfoUpdate::new().title(updated.title.clone()))]
+                let title = updated.title.as_deref().map(visible);
+                vec![v1::SessionUpdate::SessionInfoUpdate(v1::SessionInfoUpdate::new().title(title))]
             }
             Event::CompactionStarted(_) => self.compaction(v1::CompactionStatus::InProgress, None),
             Event::CompactionCompleted(_) => self.compaction(v1::CompactionStatus::Completed, None),
@@ -230,10 +232,8 @@ impl Updates {
     fn say(&self, said: String) -> Vec<v1::SessionUpdate> {
         let (turn, step) = self.step.id;
         let id = format!("{}.{step}", turn.unwrap_or_default());
-        chunk(said)
-            .map(|chunk| v1::SessionUpdate::AgentMessageChunk(chunk.message_id(id.as_str())))
-            .into_iter()
-            .collect()
+        let said = chunk(said).map(|chunk| v1::SessionUpdate::AgentMessageChunk(chunk.message_id(id.as_str())));
+        said.into_iter().collect()
     }
 
     /// Shows the rest of a step's whole text.
@@ -269,30 +269,34 @@ impl Updates {
     /// Shows a call. What `write` replaces is known only when it has run, or is in the question about it.
     fn call(&mut self, call: &Call) -> v1::ToolCall {
         let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
-        let change = self.change(&call.name, &arguments, None).filter(|_| call.name == "edit");
+        let change = self.diff(&call.name, &arguments, None, str::to_owned).filter(|_| call.name == "edit");
         let shown = v1::ToolCall::new(call.call_id.clone(), title(&call.name, &arguments))
-            .name(call.name.clone())
+            .name(visible(&call.name))
             .kind(kind(&call.name))
             .status(v1::ToolCallStatus::Pending)
             .content(change.into_iter().collect::<Vec<_>>())
-            .locations(self.places(&arguments))
+            .locations(self.places(arguments["path"].as_str()))
             .raw_input(arguments.clone());
         self.calls.insert(call.call_id.clone(), (call.name.clone(), arguments));
         shown
     }
 
-    /// The call as a question about it shows it, with the text that the service has for the person.
+    /// The call as a question about it shows it, with the text that the service has for the person, and the change that
+    /// `edit` makes. That of `write` is shown if no file is there, or if that text leaves lines out.
     pub(crate) fn asked(&self, call_id: &str, name: &str, preview: Option<&str>) -> v1::ToolCallUpdate {
-        let none = Value::Null;
-        let arguments = self.calls.get(call_id).map_or(&none, |(_, arguments)| arguments);
-        let preview = preview.map(|preview| content(format!("```\n{}\n```", preview.trim_end())));
-        let shown = self.change("edit", arguments, None).filter(|_| name == "edit").into_iter().chain(preview);
+        let arguments = self.calls.get(call_id).map_or(&Value::Null, |(_, arguments)| arguments);
+        let preview = preview.unwrap_or_default().trim_end();
+        // A preview has a mark before each line of a file, and brackets around what it leaves out.
+        let is_shown = name == "edit" || preview.starts_with("--- /dev/null\n") || preview.contains("\n[");
+        let seen = |text: &str| text.split("\r\n").map(visible).collect::<Vec<_>>().join("\r\n");
+        let change = self.diff(name, arguments, None, seen).filter(|_| is_shown);
+        let shown = change.into_iter().chain((!preview.is_empty()).then(|| content(fenced("", preview))));
         let fields = v1::ToolCallUpdateFields::new()
             .status(v1::ToolCallStatus::Pending)
             .title(title(name, arguments))
             .kind(kind(name))
             .content(shown.collect::<Vec<_>>())
-            .locations(self.places(arguments))
+            .locations(self.places(arguments["path"].as_str()))
             .raw_input(Some(arguments.clone()).filter(|arguments| !arguments.is_null()));
         v1::ToolCallUpdate::new(call_id.to_owned(), fields)
     }
@@ -307,40 +311,38 @@ impl Updates {
                 Some(copy) => self.blob(copy).await.ok().and_then(|copy| String::from_utf8(copy).ok()),
                 None => None,
             };
-            shown.extend(self.change(&name, &arguments, before));
+            shown.extend(self.diff(&name, &arguments, before, str::to_owned));
         }
         if shown.is_empty() && !output.is_empty() {
             shown.push(content(output));
         }
         for image in &finished.images {
             shown.push(match self.blob(&image.blob).await {
-                Ok(bytes) => v1::ToolCallContent::from(picture(&bytes, &image.media_type)),
+                Ok(bytes) => ToolCallContent::from(picture(&bytes, &image.media_type)),
                 Err(error) => content(unread("an image", &error)),
             });
         }
-        let mut fields = v1::ToolCallUpdateFields::new().status(status(is_done)).content(shown);
-        if let (Some(workspace), false) = (&self.workspace, finished.files.is_empty()) {
-            let places = finished.files.iter().map(|file| v1::ToolCallLocation::new(workspace.join(&file.path)));
-            fields = fields.locations(places.collect::<Vec<_>>());
-        }
+        let places =
+            Some(self.places(finished.files.iter().map(|file| &*file.path))).filter(|places| !places.is_empty());
+        let fields = v1::ToolCallUpdateFields::new().status(status(is_done)).content(shown).locations(places);
         update(&finished.call_id, fields)
     }
 
     /// The change that a call of `edit` or `write` makes.
-    fn change(&self, name: &str, arguments: &Value, before: Option<String>) -> Option<v1::ToolCallContent> {
-        let text = |field: &str| arguments[field].as_str().map(str::to_owned);
-        let path = self.workspace.as_ref()?.join(text("path")?);
+    fn diff(&self, name: &str, args: &Value, old: Option<String>, seen: fn(&str) -> String) -> Option<ToolCallContent> {
+        let text = |field: &str| args[field].as_str().map(seen);
+        let path = self.workspace.as_ref()?.join(visible(args["path"].as_str()?));
         let (old, new) = match name {
             "edit" => (Some(text("old")?), text("new")?),
-            "write" => (before, text("content")?),
+            "write" => (old, text("content")?),
             _ => return None,
         };
         Some(v1::Diff::new(path, new).old_text(old).into())
     }
 
-    fn places(&self, arguments: &Value) -> Vec<v1::ToolCallLocation> {
-        let path = |workspace: &PathBuf| Some(workspace.join(arguments["path"].as_str()?));
-        self.workspace.as_ref().and_then(path).map(v1::ToolCallLocation::new).into_iter().collect()
+    fn places<'a>(&self, paths: impl IntoIterator<Item = &'a str>) -> Vec<v1::ToolCallLocation> {
+        let Some(workspace) = &self.workspace else { return Vec::new() };
+        paths.into_iter().map(|path| v1::ToolCallLocation::new(workspace.join(visible(path)))).collect()
     }
 
     /// Shows what a user said: the text, then each image and file.
@@ -350,9 +352,9 @@ impl Updates {
             let bytes = self.blob(block.blob()).await;
             chunks.push(v1::ContentChunk::new(match (block, bytes) {
                 (Attached::Image(_), Err(error)) => text(unread("an image", &error)),
-                (Attached::File(file), Err(error)) => text(unread(&file.name, &error)),
+                (Attached::File(file), Err(error)) => text(unread(&visible(&file.name), &error)),
                 (Attached::Image(image), Ok(bytes)) => picture(&bytes, &image.media_type),
-                (Attached::File(file), Ok(_)) if file.is_pdf() => text(format!("[{}]", file.name)),
+                (Attached::File(file), Ok(_)) if file.is_pdf() => text(format!("[{}]", visible(&file.name))),
                 (Attached::File(file), Ok(bytes)) => {
                     let content = v1::TextResourceContents::new(String::from_utf8_lossy(&bytes), file.name.clone());
                     let content = content.mime_type(file.media_type.clone());
@@ -432,8 +434,8 @@ const fn status(is_done: bool) -> v1::ToolCallStatus {
 }
 
 /// Text of a call.
-fn content(shown: impl Into<String>) -> v1::ToolCallContent {
-    v1::ToolCallContent::from(text(shown))
+fn content(shown: impl Into<String>) -> ToolCallContent {
+    ToolCallContent::from(text(shown))
 }
 
 fn update(call_id: &str, fields: v1::ToolCallUpdateFields) -> v1::SessionUpdate {
@@ -454,11 +456,11 @@ fn kind(name: &str) -> v1::ToolKind {
 /// Title of a call: a command, or the tool's name with the file or the text that it is about.
 fn title(name: &str, arguments: &Value) -> String {
     let about = ["command", "path", "pattern", "query"].iter().find_map(|field| arguments[*field].as_str());
-    match about {
+    visible(&match about {
         Some(about) if name == "shell" => about.to_owned(),
         Some(about) => format!("{name} {about}"),
         None => name.to_owned(),
-    }
+    })
 }
 
 /// Folder that a client is told of a session without one.

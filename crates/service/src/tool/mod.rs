@@ -49,7 +49,7 @@ pub(crate) use schema::{check_answer, check_answer_schema, patterns_of};
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
 pub(crate) use source::check_name;
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
-pub use text::{is_obeyed, is_unseen, visible};
+pub use text::{fenced, is_obeyed, is_unseen, visible};
 pub(crate) use text::{prefix, suffix};
 pub(crate) use toolbox::Toolbox;
 

@@ -1,4 +1,5 @@
-//! Cuts of texts, always between characters, and the characters that no text may show as they are.
+//! Cuts of texts, always between characters, blocks of Markdown, and the characters that no text may show as they
+//! are.
 
 /// Returns the longest beginning of at most `bytes` bytes that ends between characters.
 pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
@@ -57,9 +58,24 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
+/// Makes a block of Markdown that shows a text as it is, and that nothing in the text ends.
+#[must_use]
+pub fn fenced(language: &str, text: &str) -> String {
+    let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}{language}\n{text}\n{fence}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_any_in_its_text() {
+        for (text, fence) in [("", "```"), ("a `` b", "```"), ("```", "````"), ("x ````` y\n```", "``````")] {
+            assert_eq!(fenced("json", text), format!("{fence}json\n{text}\n{fence}"));
+        }
+    }
 
     #[test]
     fn what_a_person_does_not_see_is_shown_as_an_escape() {

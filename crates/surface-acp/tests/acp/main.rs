@@ -4,6 +4,7 @@
 
 mod forms;
 mod framing;
+mod questions;
 mod sessions;
 mod settings;
 mod turns;

@@ -1,5 +1,10 @@
 //! Turns: their texts, their calls and their ends.
 
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::Duration,
+};
+
 use meerkat_service::{
     SessionId,
     service::{DecideApproval, Decision, SessionState},
@@ -77,14 +82,18 @@ async fn what_a_turn_has_said_before_a_stop_is_still_shown() {
         (view.state, view.turn_count) == (SessionState::Idle, 1)
     })
     .await;
-    // From here on time passes only when every task waits.
+    // From here on no time passes, however slowly the store's threads read, until there is an answer or patience ends.
     tokio::time::pause();
+    let (answered, waits) = channel::<()>();
+    let held = tokio::task::spawn_blocking(move || waits.recv_timeout(Duration::from_secs(60)));
     client.stop.cancel();
     client.before.push_back(first);
     let ended = client.answer(id).await;
     assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
     assert_eq!(texts(&client.updates(), "agent_message_chunk").len(), 200_000);
     client.server.await.unwrap().unwrap();
+    drop(answered);
+    assert_eq!(held.await.unwrap(), Err(RecvTimeoutError::Disconnected), "patience has ended");
 }
 
 #[tokio::test]

@@ -200,6 +200,39 @@ fn prompt(session: &Value, text: &str) -> Value {
     json!({ "sessionId": session, "prompt": [{ "type": "text", "text": text }] })
 }
 
+/// The preview of a change is bounded, and what runs is not: the question has all that a file gets.
+#[test]
+fn a_long_write_is_shown_whole_before_it_runs() {
+    let dir = meerkat_testkit::folder();
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("old.txt"), "before\n".repeat(1000)).unwrap();
+    fs::write(work.join("short.txt"), "before\n").unwrap();
+    let mut editor = Editor::start(dir.path());
+    let session = editor.session(&work);
+    let reads = r#"@call read {"path":"old.txt"} @call read {"path":"short.txt"} @say Read."#;
+    editor.ends("session/prompt", prompt(&session, reads));
+    let long = format!("{}MIDDLE\n{}", "echo a\n".repeat(2000), "echo b\n".repeat(2000));
+    for (path, content, is_whole) in
+        [("new.txt", &*long, true), ("old.txt", &*long, true), ("short.txt", "after\n", false)]
+    {
+        let call = format!("@call write {} @say Done.", json!({ "path": path, "content": content }));
+        editor.ask("session/prompt", prompt(&session, &call));
+        let asked = editor.read_to(|message| message["method"] == "session/request_permission");
+        let contents = asked["params"]["toolCall"]["content"].as_array().unwrap();
+        let diff = contents.iter().find(|content| content["type"] == "diff");
+        assert_eq!(diff.is_some(), is_whole, "{path}: {asked}");
+        assert!(
+            diff.is_none_or(|diff| diff["newText"] == content && diff["path"] == json!(work.join(path))),
+            "{asked}"
+        );
+        let result = json!({ "outcome": { "outcome": "selected", "optionId": "once" } });
+        editor.send(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": result }));
+        editor.read_to(|message| message["id"] == "session/prompt");
+        assert_eq!(fs::read_to_string(work.join(path)).unwrap(), content);
+    }
+}
+
 /// The editor says nothing more, but reads on: what it has asked is answered, and the process ends.
 #[test]
 fn what_was_asked_before_the_end_of_the_input_is_answered() {

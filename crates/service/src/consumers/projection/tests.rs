@@ -41,7 +41,7 @@ async fn frames() -> Vec<Frame> {
     let session = agent.create_session().await.unwrap();
     let (service, session_id) = (agent.service().clone(), session.session_id);
     agent.turn(&session, "@say Hello ```` there.").await.unwrap();
-    let calls = r#"@call test_echo {"text":"a ``` b"} @call test_echo {"text":"two"} @say Done."#;
+    let calls = r#"@call test_echo {"text":"a ``` b"} @call test_echo {"text":"two ``\u0007`"} @say Done."#;
     agent.turn(&session, calls).await.unwrap();
     let running = service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
@@ -167,7 +167,8 @@ async fn a_transcript_says_what_was_said() {
         "## Turn 1",
         "### Call of `test_echo`\n\n````json\n{\"text\":\"a ``` b\"}\n````\n",
         "### Result of `test_echo`\n\n````\na ``` b\n````\n",
-        "### Result of `test_echo`\n\n```\ntwo\n```\n",
+        // The control character is left out, and what it parted is as long as a fence.
+        "### Result of `test_echo`\n\n````\ntwo ```\n````\n",
         "### Assistant\n\nDone.\n",
         "## Turn 2",
         "*Interrupted: ",

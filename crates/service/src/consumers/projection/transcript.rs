@@ -13,6 +13,7 @@ use crate::{
         message::{Attached, Block, Body, Message},
     },
     store::{Frame, restore::decode},
+    tool::fenced,
 };
 
 /// Parent of a fork, and the last record that both have. A fork's files do not repeat them.
@@ -165,26 +166,19 @@ fn say(message: &Message, out: &mut String) {
             Block::Reasoning { text, .. } => part("Reasoning", text, out),
             Block::ToolCall(call) => {
                 _ = write!(out, "\n### Call of `{}`\n", clean(&call.name));
-                fenced("json", call.arguments.as_str(), out);
+                _ = write!(out, "\n{}\n", fenced("json", &clean(call.arguments.as_str())));
             }
         }),
         Message::ToolResults { results } => results.iter().for_each(|result| {
             let outcome = if result.is_error { "Error" } else { "Result" };
             _ = write!(out, "\n### {outcome} of `{}`\n", clean(&result.name));
-            fenced("", &result.content.excerpt(), out);
+            _ = write!(out, "\n{}\n", fenced("", &clean(&result.content.excerpt())));
         }),
     }
 }
 
 fn part(who: &str, content: &Body, out: &mut String) {
     _ = write!(out, "\n### {who}\n\n{}\n", clean(&content.excerpt()));
-}
-
-/// Writes a block that its content cannot end.
-fn fenced(language: &str, content: &str, out: &mut String) {
-    let longest = content.split(|character| character != '`').map(str::len).max().unwrap_or(0);
-    let fence = "`".repeat(longest.max(2) + 1);
-    _ = write!(out, "\n{fence}{language}\n{}\n{fence}\n", clean(content));
 }
 
 /// The text of a link, which a file's name with brackets must not end.
