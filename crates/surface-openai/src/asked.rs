@@ -111,8 +111,8 @@ impl Asked {
         Ok(None)
     }
 
-    /// Returns true if a call is one of a session of its user here, and the request one of its turn. What comes with all that was
-    /// said before may be asked of another model, or with other instructions: then it is a new session.
+    /// Returns true if a call is one of a session of this user, and the request one of its turn. What comes with all that
+    /// was said before may be asked of another model, or with other instructions: then it is a new session.
     async fn is_known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<bool, SessionError> {
         let service = self.service(app).as_ref();
         let own = match own(app, service, session_id).await {
