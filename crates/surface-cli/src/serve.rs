@@ -26,8 +26,7 @@ const PASSING_IDLE_MS: u64 = 5_000;
 /// Milliseconds that a call of such a session waits for its output.
 const PASSING_CALL_MS: u64 = 10 * 60 * 1000;
 
-/// Most such sessions, and bytes of all of them.
-const PASSING_SESSIONS: usize = 1000;
+/// Bytes of all such sessions.
 const PASSING_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Serves until the process must end.
@@ -123,7 +122,6 @@ fn openai(app: &App, env: &Environment) -> Result<OpenAi, CliError> {
     let mut options = config.engine();
     let scope_label = options.memory.scope_label.clone();
     options.ephemeral.idle_ms = PASSING_IDLE_MS;
-    options.ephemeral.max_sessions = options.ephemeral.max_sessions.min(PASSING_SESSIONS);
     options.ephemeral.max_bytes = options.ephemeral.max_bytes.min(PASSING_BYTES);
     // The turn is interrupted before, so that no model is asked without a reader.
     options.tools.client_timeout_ms = 2 * PASSING_CALL_MS;

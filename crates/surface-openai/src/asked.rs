@@ -111,11 +111,13 @@ impl Asked {
         Ok(None)
     }
 
-    /// Returns true if a call is one of a session here, and the request one of its turn. What comes with all that was
-    /// said before may be asked of another model, or with other instructions: then it is a new session.
+    /// Returns true if a call is one of a session of this user, and the request one of its turn. What comes with all that
+    /// was said before may be asked of another model, or with other instructions: then it is a new session.
     async fn is_known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<bool, SessionError> {
         let service = self.service(app).as_ref();
         let own = match own(app, service, session_id).await {
+            // An id may be seen by others: it does not open the session of another user.
+            Ok(own) if own.user != self.user => return Ok(false),
             // A stored session finds its answers again. One that is not stored is there for the open calls alone.
             Ok(own) if self.is_stored => own,
             Ok(own) if service.calls(&session_id).await?.items.iter().any(|call| call.call_id == call_id) => own,

@@ -137,7 +137,7 @@ async fn model(call: Call) -> Result<Response, SessionError> {
 async fn converse(call: Call) -> Result<Response, SessionError> {
     let (app, idempotency_key, text) = (call.app.clone(), call.key()?, call.text().await?);
     let mut body = Fields::body(&text)?;
-    let metadata = body.take("metadata")?.unwrap_or_default();
+    let metadata = body.texts("metadata")?.unwrap_or_default();
     let mut said = body.raw("items").map(|raw| Transcript::read("items", raw)).transpose()?.unwrap_or_default();
     body.finish()?;
     check_metadata(&app, &metadata)?;
@@ -159,7 +159,7 @@ async fn read_conversation(call: Call) -> Result<Response, SessionError> {
 async fn update_conversation(call: Call) -> Result<Response, SessionError> {
     let (app, session_id, text) = (call.app.clone(), parse_conversation(&call.named)?, call.text().await?);
     let mut body = Fields::body(&text)?;
-    let metadata = body.need("metadata")?;
+    let metadata = body.texts("metadata")?.ok_or_else(|| body.wrong("metadata", "it is missing"))?;
     body.finish()?;
     update(&app, session_id, metadata).await?;
     conversed(&app, session_id).await

@@ -77,6 +77,7 @@ impl fmt::Debug for OpenAiOptions {
 pub(crate) struct App {
     pub(crate) service: Arc<dyn SessionService>,
     pub(crate) options: OpenAiOptions,
+    waiting: passing::Waiting,
     locks: [Mutex<()>; LOCKS],
     hasher: RandomState,
 }
@@ -108,7 +109,7 @@ pub fn owns(path: &str) -> bool {
 pub fn router(service: Arc<dyn SessionService>, options: OpenAiOptions) -> Router {
     let limit = usize::try_from(options.body_bytes_max).unwrap_or(usize::MAX);
     let locks = [const { Mutex::const_new(()) }; LOCKS];
-    let app = Arc::new(App { service, options, locks, hasher: RandomState::new() });
+    let app = Arc::new(App { service, options, waiting: Default::default(), locks, hasher: RandomState::new() });
     let router = TABLE.iter().fold(Router::new(), |router, route| {
         let operate = move |State(app): State<Arc<App>>, request: Request| handlers::operate(app, route, request);
         router.route(route.path, on(MethodFilter::try_from(route.method.clone()).unwrap_or(MethodFilter::GET), operate))

@@ -3,7 +3,7 @@
 //!
 //! JSON that a model reads, such as a schema, stays the text that it was and never becomes a value tree.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
@@ -13,7 +13,10 @@ use meerkat_service::{
     session::message::RawJson,
     tool::Effect,
 };
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserializer as _,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -58,7 +61,7 @@ pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
         options.finish()?;
     }
     asked.user = body.take("user")?;
-    asked.metadata = body.take("metadata")?.unwrap_or_default();
+    asked.metadata = body.texts("metadata")?.unwrap_or_default();
     (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
     asked.tools = tools(&mut body, is_chat)?;
     match is_chat {
@@ -145,10 +148,16 @@ impl<'a> Fields<'a> {
     /// Reads an object at a place. A field that is `null` counts as missing.
     pub(crate) fn of(place: String, raw: &'a RawValue) -> Result<Self, SessionError> {
         let at = if place.is_empty() { "body" } else { &place };
-        let fields = serde_json::from_str(raw.get()).map_err(|_| SessionError::invalid(at, "it is not an object"));
-        let mut fields: BTreeMap<String, &RawValue> = fields?;
-        fields.retain(|_, raw| raw.get() != "null");
-        Ok(Self { place, fields })
+        let given = serde_json::Deserializer::from_str(raw.get()).deserialize_map(Given);
+        let given = given.map_err(|_| SessionError::invalid(at, "it is not an object"))?;
+        let mut object = Self { place, fields: BTreeMap::new() };
+        for (name, raw) in given {
+            if object.fields.insert(name.clone(), raw).is_some() {
+                return Err(object.wrong(&name, "it is given twice: send it once"));
+            }
+        }
+        object.fields.retain(|_, raw| raw.get() != "null");
+        Ok(object)
     }
 
     pub(crate) fn at(&self, name: &str) -> String {
@@ -184,6 +193,13 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, SessionError> {
         self.raw(name).map(|raw| Self::of(self.at(name), raw)).transpose()
+    }
+
+    /// Takes an object of texts.
+    pub(crate) fn texts(&mut self, name: &str) -> Result<Option<BTreeMap<String, String>>, SessionError> {
+        let Some(object) = self.object(name)? else { return Ok(None) };
+        let text = |(name, raw): (&String, &&RawValue)| Ok((name.clone(), read(&object.at(name), raw)?));
+        object.fields.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
     /// The fields of an object that chats have at this name; responses have them beside the others.
@@ -226,6 +242,21 @@ impl<'a> Fields<'a> {
             Some(name) => Err(self.wrong(name, "this field is not supported; leave it out")),
             None => Ok(()),
         }
+    }
+}
+
+/// Reads the fields of an object as they are given, also one that is given twice.
+struct Given;
+
+impl<'a> Visitor<'a> for Given {
+    type Value = Vec<(String, &'a RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        std::iter::from_fn(|| map.next_entry().transpose()).collect()
     }
 }
 

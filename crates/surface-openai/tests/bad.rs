@@ -94,13 +94,39 @@ async fn each_field_of_another_type_is_refused_by_its_name() {
             *other.pointer_mut(&pointer).unwrap() = json!([[]]);
             let (status, code, param) = server.refused(path, &other).await;
             assert_eq!((status, code.as_str()), (400, "INVALID_REQUEST"), "{path} {place}");
-            // Texts of a list and the metadata are read together.
+            // Texts of a list are read together.
             let near = [place.clone(), format!("{place}[0]"), place.trim_end_matches("[0]").to_owned()];
-            assert!(near.contains(&param) || place == "metadata.a" && param == "metadata", "{path} {place}: {param}");
+            assert!(near.contains(&param), "{path} {place}: {param}");
         }
     }
     let listed = server.service.list(Default::default()).await.unwrap();
     assert!(listed.items.is_empty(), "nothing was recorded: {listed:?}");
+}
+
+/// A program in front of the server may look at the first one of two fields, and only the last one would count.
+#[tokio::test]
+async fn each_field_that_is_given_twice_is_refused_by_its_name() {
+    let server = Server::start();
+    let conversation = ("/v1/conversations", json!({ "metadata": { "a": "b" } }));
+    for (path, body) in whole().into_iter().chain([conversation]) {
+        let all = places(&body, "", "");
+        for (place, pointer) in all.iter().filter(|(place, _)| !place.ends_with(']')) {
+            let mut other = body.clone();
+            if path.ends_with("completions") && !place.starts_with("messages[1]") {
+                other["messages"][1]["content"] = json!("a");
+            }
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let fields = other.pointer_mut(parent).unwrap();
+            let once = std::mem::replace(fields, json!("fields")).to_string();
+            // Also if one of them counts as missing.
+            let twice = format!(r#"{{"{name}":null,{}"#, once.strip_prefix('{').unwrap());
+            let text = other.to_string().replacen(r#""fields""#, &twice, 1);
+            let (status, answer) = server.text("POST", path, &[], &text).await;
+            let error = &serde_json::from_str::<Value>(&answer).unwrap()["error"];
+            assert_eq!((status, &error["param"]), (400, &json!(place)), "{path} {text}: {answer}");
+            assert!(error["message"].as_str().unwrap().contains("twice"), "{answer}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Whose sessions these are: only what was made over these protocols is reached by them, and nothing is done by halves.
 
 use meerkat_service::{
+    SessionId,
     service::{CreateSession, ReadEvents, SessionMemory, StartTurn},
     session::event::Event,
     wire::decode_event,
@@ -94,6 +95,57 @@ async fn what_is_not_stored_answers_no_call_of_what_is() {
     // Sent again, it is the same response, also without an id of the one before.
     let again = server.respond(json!({ "model": "scripted", "input": [output("Sunny.")] })).await;
     assert_eq!(again["id"], done["id"]);
+}
+
+/// The id of a call is random, but it may be seen by others: it does not open another user's session.
+#[tokio::test]
+async fn the_call_of_another_user_is_not_known() {
+    let server = Server::start();
+    let ask = json!({ "role": "user", "content": r#"@call weather {"city":"Rome"} @echo last_result"# });
+    let other = json!({ "role": "user", "content": "Weather?" });
+    let mut function = weather();
+    function.as_object_mut().unwrap().remove("type");
+    for (path, is_stored) in [("/v1/chat/completions", false), ("/v1/responses", false), ("/v1/responses", true)] {
+        let is_chat = path.ends_with("completions");
+        let body = |said: Value, user: Option<&str>| match is_chat {
+            true => {
+                let tools = json!([{ "type": "function", "function": function }]);
+                json!({ "model": "scripted", "messages": said, "tools": tools, "user": user })
+            }
+            false => json!({
+                "model": "scripted", "input": said, "tools": [weather()], "user": user, "store": is_stored,
+            }),
+        };
+        let said = |answer: &Value| match is_chat {
+            true => answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned(),
+            false => text_of(answer),
+        };
+        let (status, asked) = server.send("POST", path, &body(json!([ask]), Some("ana"))).await;
+        assert_eq!(status, 200, "{asked}");
+        let (call, output) = match is_chat {
+            true => {
+                let message = asked["choices"][0]["message"].clone();
+                let result =
+                    json!({ "role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Sunny." });
+                (message, result)
+            }
+            false => {
+                let call = asked["output"][0].clone();
+                let output = json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "Sunny." });
+                (call, output)
+            }
+        };
+        for user in [Some("bob"), None] {
+            let (status, answer) = server.send("POST", path, &body(json!([other, call, output]), user)).await;
+            assert_eq!(status, 200, "{path} {user:?}: {answer}");
+            assert!(said(&answer).contains("Go on"), "{path} {user:?}: {answer}");
+            // Without the call there is no history that it could be a part of.
+            let (status, answer) = server.send("POST", path, &body(json!([output]), user)).await;
+            assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID_REQUEST")), "{path} {user:?}");
+        }
+        let (_, done) = server.send("POST", path, &body(json!([ask, call, output]), Some("ana"))).await;
+        assert_eq!(said(&done), "last_result: Sunny.", "{path}");
+    }
 }
 
 #[tokio::test]
@@ -190,19 +242,25 @@ async fn outputs_are_taken_all_or_none() {
     assert!(said.matches("one").count() == 2 || said.matches("two").count() == 2, "{said}");
 }
 
-#[tokio::test]
-async fn a_chat_that_nothing_goes_on_with_ends() {
-    let server = Server::waiting(meerkat_testkit::folder(), std::time::Duration::ZERO);
+/// Begins a chat whose call waits. Returns its session, and its messages with a result.
+async fn open_chat(server: &Server) -> (SessionId, Value) {
     let mut function = weather();
     function.as_object_mut().unwrap().remove("type");
-    let chat = json!({
-        "model": "scripted", "tools": [{ "type": "function", "function": function }],
-        "messages": [{ "role": "user", "content": r#"@call weather {"city":"Rome"} @say The model was asked again."# }],
+    let ask = json!({ "role": "user", "content": r#"@call weather {"city":"Rome"} @say The model was asked again."# });
+    let mut chat = json!({
+        "model": "scripted", "tools": [{ "type": "function", "function": function }], "messages": [ask],
     });
     let (_, asked) = server.send("POST", "/v1/chat/completions", &chat).await;
-    assert_eq!(asked["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(asked["choices"][0]["finish_reason"], "tool_calls", "{asked}");
     let session = asked["id"].as_str().unwrap().strip_prefix("chatcmpl-").unwrap();
-    let session = session.rsplit_once('_').unwrap().0.parse().unwrap();
+    let message = asked["choices"][0]["message"].clone();
+    let result = json!({ "role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Sunny." });
+    chat["messages"] = json!([ask, message, result]);
+    (session.rsplit_once('_').unwrap().0.parse().unwrap(), chat)
+}
+
+/// Waits until the turn of a chat is interrupted.
+async fn interrupted(server: &Server, session: SessionId) {
     let (mut since, mut ends) = (0, Vec::new());
     while ends.is_empty() {
         let read = ReadEvents { wait_ms: 60_000, ..ReadEvents::new(session, since) };
@@ -219,4 +277,29 @@ async fn a_chat_that_nothing_goes_on_with_ends() {
         }
     }
     assert_eq!(ends, ["interrupted"]);
+}
+
+#[tokio::test]
+async fn a_chat_that_nothing_goes_on_with_ends() {
+    let server = Server::waiting(meerkat_testkit::folder(), std::time::Duration::ZERO);
+    let (session, _) = open_chat(&server).await;
+    interrupted(&server, session).await;
+}
+
+#[tokio::test]
+async fn the_oldest_of_a_thousand_open_chats_makes_room() {
+    let server = Server::start();
+    let ((oldest, _), (next, answer)) = (open_chat(&server).await, open_chat(&server).await);
+    // One that was answered needs no room.
+    let (_, answered) = open_chat(&server).await;
+    assert_eq!(server.send("POST", "/v1/chat/completions", &answered).await.0, 200);
+    for _ in 2..1000 {
+        open_chat(&server).await;
+    }
+    assert_eq!(server.passing.calls(&oldest).await.unwrap().items.len(), 1, "a thousand wait");
+    open_chat(&server).await;
+    interrupted(&server, oldest).await;
+    assert_eq!(server.passing.calls(&next).await.unwrap().items.len(), 1, "one was enough");
+    let (_, done) = server.send("POST", "/v1/chat/completions", &answer).await;
+    assert_eq!(done["choices"][0]["message"]["content"], "The model was asked again.");
 }
