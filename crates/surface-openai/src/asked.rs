@@ -273,7 +273,9 @@ impl Asked {
     /// Checks that outputs come with the terms of their turn, or without.
     fn has_terms(&self, terms: &TurnStarted) -> Result<(), SessionError> {
         let [asked, kept] = [&self.options, &terms.options].map(|it| serde_json::to_value(it).unwrap_or_default());
-        for (name, value) in asked.as_object().into_iter().flatten() {
+        // The number that is kept may be the configuration's.
+        let others = asked.as_object().into_iter().flatten().filter(|(name, _)| *name != "max_output_tokens");
+        for (name, value) in others {
             keeps(if name == "effort" { "reasoning.effort" } else { name }, kept[name] == *value)?;
         }
         keeps("text.format", self.output.is_none() || self.output.as_ref() == terms.output.as_deref())

@@ -330,10 +330,7 @@ fn user_item(id: ResponseId, text: &str, blocks: &[Attached]) -> Value {
 }
 
 fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
-    (app.options.places)().map_err(|body| match body.code {
-        ErrorCode::TooManyConnections => SessionError::TooManyAnswers,
-        _ => SessionError::Internal(body.message),
-    })
+    (app.options.places)().map_err(|body| SessionError::Failed(Box::new(body)))
 }
 
 fn given<T: FromStr>(query: &[(String, String)], name: &'static str) -> Result<Option<T>, SessionError> {

@@ -67,7 +67,8 @@ impl Past {
 
     /// The key of the next response that is answered after one, if there is such a response.
     pub(crate) fn next(&self, id: ResponseId) -> Option<Option<&str>> {
-        let next = self.responses.iter().filter(|known| known.at > id.seq && known.id.seq != id.seq);
+        let own = self.responses.iter().find(|known| known.id.seq == id.seq).map_or(id.seq, |known| known.at);
+        let next = self.responses.iter().filter(|known| known.at > own);
         next.min_by_key(|known| known.at).map(|known| known.key.as_deref())
     }
 

@@ -2,7 +2,8 @@
 //! go through it, so that they cannot differ.
 //!
 //! It decides nothing: what it is given was recorded, or is shown live and recorded later. A model's message is its runs
-//! of text and of reasoning, which are shown live, and then its calls.
+//! of text and of reasoning, which are shown live, and then those of its calls that the caller is to run. A call that is
+//! answered here, because its arguments are wrong for example, is no item.
 
 use std::collections::BTreeSet;
 
@@ -94,6 +95,8 @@ pub(crate) struct Unfold {
     /// An answer by a schema that may still be refused.
     held: Option<AssistantMessage>,
     has_answered: bool,
+    /// Step of its last message.
+    step: u32,
     /// What has come and was not handed out yet.
     pieces: Vec<Piece>,
 }
@@ -106,7 +109,8 @@ impl Unfold {
         let record = record_at(service, id.session_id, id.seq).await?.ok_or_else(unknown)?;
         let turn = record.turn.ok_or_else(unknown)?;
         let terms = match &record.event {
-            Event::TurnStarted(_) | Event::TurnQueued(_) => None,
+            Event::TurnStarted(started) => Some(Box::new(started.clone())),
+            Event::TurnQueued(_) => None,
             Event::CallAnswered(answered) => {
                 match record_at(service, id.session_id, answered.started).await?.map(|record| record.event) {
                     Some(Event::TurnStarted(started)) => Some(Box::new(started)),
@@ -134,6 +138,7 @@ impl Unfold {
             shown: None,
             held: None,
             has_answered: false,
+            step: 0,
             pieces: Vec::new(),
         }
     }
@@ -248,7 +253,7 @@ impl Unfold {
             Event::CallAnswered(_) if self.has_answered => self.end(Ending::Waiting),
             Event::TurnStarted(started) => self.terms = Some(Box::new(started)),
             Event::AssistantMessage(message) => {
-                self.has_answered = true;
+                (self.has_answered, self.step) = (true, message.step);
                 self.usage.add(message.usage);
                 for block in &message.blocks {
                     if let Block::ToolCall(call) = block {
@@ -262,6 +267,11 @@ impl Unfold {
             }
             Event::PartialText(partial) => self.cut(partial.step, &inline(partial.text)),
             Event::CallRequested(request) => {
+                let call_id = call_id_of(self.id.session_id, &request.call_id);
+                let at = (self.step, self.items.iter().filter(|item| item.at.0 == self.step).count());
+                let index = self.open(at, Kind::Call { call_id, name: request.name });
+                self.fill(index, request.arguments.as_str().to_owned());
+                self.close();
                 self.requested.insert(request.call_id);
                 self.ended_at = Some(time);
             }
@@ -297,19 +307,16 @@ impl Unfold {
         self.ending = Some(ending);
     }
 
-    /// Shows a message: what is missing of its runs, then its calls.
+    /// Shows what is missing of a message's runs, or the answer by a schema.
     fn emit(&mut self, message: AssistantMessage) {
-        let (mut runs, mut calls) = (Vec::<(Kind, String)>::new(), Vec::new());
+        let (mut runs, mut answers) = (Vec::<(Kind, String)>::new(), Vec::new());
         for block in message.blocks {
             let (kind, text) = match block {
                 Block::Text { text } => (Kind::Message, inline(text)),
                 Block::Reasoning { text, .. } => (Kind::Reasoning, inline(text)),
                 Block::ToolCall(call) => {
-                    let kind = match self.has_schema() && call.name == ANSWER_TOOL {
-                        true => Kind::Message,
-                        false => Kind::Call { call_id: call_id_of(self.id.session_id, &call.call_id), name: call.name },
-                    };
-                    calls.push((kind, call.arguments.as_str().to_owned()));
+                    let is_answer = self.has_schema() && call.name == ANSWER_TOOL;
+                    answers.extend(is_answer.then(|| (Kind::Message, call.arguments.as_str().to_owned())));
                     continue;
                 }
             };
@@ -320,7 +327,7 @@ impl Unfold {
                 _ => runs.push((kind, text)),
             }
         }
-        for ((kind, text), at) in runs.into_iter().chain(calls).zip(0..) {
+        for ((kind, text), at) in runs.into_iter().chain(answers).zip(0..) {
             let at = (message.step, at);
             let known = self.items.iter().position(|item| item.at == at && item.kind == kind);
             let index = known.unwrap_or_else(|| self.open(at, kind));

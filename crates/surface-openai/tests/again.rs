@@ -66,6 +66,28 @@ async fn a_response_is_read_after_records_were_dropped() {
     }
 }
 
+/// The engine answers a call with wrong arguments, and the model tries again. The client sees one call.
+#[tokio::test]
+async fn a_call_that_is_answered_here_is_none_of_the_clients() {
+    let server = Server::start();
+    let input = r#"@call weather {"town":1} @step @call weather {"city":"Rome"} @echo last_result"#;
+    let asked = server.respond(json!({ "model": "scripted", "input": input, "tools": [weather()] })).await;
+    assert_eq!(asked["output"].as_array().unwrap().len(), 1, "{asked}");
+    let call = &asked["output"][0];
+    assert_eq!(call["arguments"], r#"{"city":"Rome"}"#);
+    let next = json!({
+        "model": "scripted", "previous_response_id": asked["id"], "input": [output(call, "Sunny.")],
+    });
+    assert_eq!(text_of(&server.respond(next).await), "last_result: Sunny.");
+    let chat = json!({
+        "model": "scripted", "messages": [{ "role": "user", "content": input }], "tools": [weather()],
+    });
+    let (status, made) = server.send("POST", "/v1/chat/completions", &chat).await;
+    assert_eq!(status, 200, "{made}");
+    assert_eq!(made["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1, "{made}");
+    assert_eq!(made["choices"][0]["finish_reason"], "tool_calls");
+}
+
 /// A request with all that was said before is the turn's only with the turn's terms.
 #[tokio::test]
 async fn what_another_agent_asks_is_a_new_session() {

@@ -157,6 +157,12 @@ async fn a_stream_has_every_event_once_and_goes_on_anywhere() {
     assert_eq!(status, 200);
     let events = frames(&live);
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    for event in &events[..2] {
+        assert_eq!(
+            (&event["response"]["status"], &event["response"]["model"]),
+            (&"in_progress".into(), &"scripted".into())
+        );
+    }
     let (begin, rest) = kinds.split_at(4);
     assert_eq!(
         begin,
