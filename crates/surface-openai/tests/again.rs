@@ -79,8 +79,11 @@ async fn a_call_that_is_answered_here_is_none_of_the_clients() {
         "model": "scripted", "previous_response_id": asked["id"], "input": [output(call, "Sunny.")],
     });
     assert_eq!(text_of(&server.respond(next).await), "last_result: Sunny.");
+    let mut function = weather();
+    function.as_object_mut().unwrap().remove("type");
     let chat = json!({
-        "model": "scripted", "messages": [{ "role": "user", "content": input }], "tools": [weather()],
+        "model": "scripted", "messages": [{ "role": "user", "content": input }],
+        "tools": [{ "type": "function", "function": function }],
     });
     let (status, made) = server.send("POST", "/v1/chat/completions", &chat).await;
     assert_eq!(status, 200, "{made}");
