@@ -298,18 +298,22 @@ pub(crate) fn let_all_turns_end(process: &Process, id: &str) -> Answer<()> {
 
 /// Another client sends each answer once more: it is the one that was recorded, or none was, and another one is refused.
 fn answer_again(process: &Process, known: &Arc<Known>) {
-    let sessions = known.sessions();
+    // Also those of sessions whose deletion was asked for and lost.
     let sent: Vec<(String, String, String)> = {
         let facts = known.facts();
-        let of = |id: &String| {
-            let answers = facts.sessions[id].answers.iter();
+        let of = |(id, known): (&String, &Acknowledged)| {
+            let answers = known.answers.iter();
             answers.map(|(call_id, (text, _))| (id.clone(), call_id.clone(), text.clone())).collect::<Vec<_>>()
         };
-        sessions.iter().flat_map(of).collect()
+        facts.sessions.iter().flat_map(of).collect()
     };
     for (id, call_id, text) in sent {
         let other = process.value("turn/answer", &answer(&id, &call_id, "Another one."));
         let Err(Trouble::Refused(other, _)) = other else { panic!("{id}: {call_id}: {other:?}") };
+        if other == "SESSION_NOT_FOUND" {
+            // What is looked at next says whether it may be gone.
+            continue;
+        }
         match process.value("turn/answer", &answer(&id, &call_id, &text)) {
             Ok(again) => {
                 assert_eq!(other, "IDEMPOTENCY_CONFLICT", "{id}: {call_id}");
