@@ -168,7 +168,7 @@ fn filled(answer: &Value) -> Decided {
             let given = match answer.get("content").filter(|content| !content.is_null()) {
                 None => "{}".to_owned(),
                 Some(content) if content.is_object() => content.to_string(),
-                Some(_) => return Err(unreadable("its content is no object")),
+                Some(_) => return Err(unreadable("its content must be an object")),
             };
             let given = RawJson::parse(&given).map_err(unreadable)?;
             Ok((Decision::Approve, Scope::Once, Some(given)))

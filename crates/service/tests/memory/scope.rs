@@ -179,6 +179,7 @@ async fn shown(agent: &Agent, id: SessionId, word: &str, blob: &str) -> Vec<Stri
 async fn no_tool_and_no_reminder_shows_what_is_another_users() {
     let (dir, mut options) = (meerkat_testkit::folder(), options());
     options.tools.test_dir = Some(dir.path().to_owned());
+    options.tools.pin_fact = true;
     let config = AgentBuildConfig::new().options(options).store(dir.path().join("data"));
     let agent = config.memory(Some(dir.path().join("data")), MemoryOptions::default()).build().unwrap();
     let service = agent.service();
