@@ -72,7 +72,8 @@ async fn a_turn_that_nobody_reads_ends_and_is_kept() {
 /// A process that must end waits for its turns, and then for what their client has not read of them.
 #[tokio::test]
 async fn what_a_turn_has_said_before_a_stop_is_still_shown() {
-    let agent = agent();
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
     let (mut client, session) = Client::begun(&agent).await;
     let id = client.prompt(&session, "@long 200000").await;
     let first = client.asked("session/update").await;

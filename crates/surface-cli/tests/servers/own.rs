@@ -159,8 +159,10 @@ fn of_the_user() {
         let own = folders.iter().map(|folder| home.at(folder)).chain(["/usr/bin".into(), "/bin".into()]);
         std::env::join_paths(own).unwrap()
     };
-    let call =
-        |path: std::ffi::OsString| ran(home.command(&["run", "--allow", "mcp__t__count", CALL]).env("PATH", path)).err;
+    let call = |path: std::ffi::OsString| {
+        let prompt = "@call mcp__t__count {} @echo last_result";
+        ran(home.command(&["run", "--allow", "mcp__t__count", prompt]).env("PATH", path)).out
+    };
     let file = ".config/meerkat/meerkat.toml";
     home.put(file, "[servers.t]\ncommand = \"tool\"\n");
     call(path(&["project/.venv/bin", "bin"]));
