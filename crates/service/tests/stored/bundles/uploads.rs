@@ -50,7 +50,7 @@ async fn a_piece_follows_the_one_before_it() {
 
 /// They went only when somebody imported again, and never if they got a byte now and then.
 #[tokio::test(start_paused = true)]
-async fn abandoned_and_slow_uploads_go_and_make_room_for_others() {
+async fn abandoned_uploads_go_and_make_room_for_others() {
     const MIB: usize = 1024 * 1024;
     let (process, held) = in_memory(EngineOptions::default());
     let mut uploads = Vec::new();
