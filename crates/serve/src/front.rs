@@ -20,10 +20,7 @@ use meerkat_surface_mcp::McpHttpService;
 use meerkat_surface_rpc::RpcService;
 use tokio_util::task::TaskTracker;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
-use tower_http::{
-    cors::{AllowHeaders, CorsLayer},
-    timeout::TimeoutBody,
-};
+use tower_http::cors::{AllowHeaders, CorsLayer};
 use tracing::Instrument as _;
 
 use crate::{
@@ -71,8 +68,6 @@ pub(crate) struct Front {
     /// Calls over MCP.
     pub(crate) calls: TaskTracker,
     pub(crate) surfaces: Surfaces,
-    /// Longest pause of a body.
-    pub(crate) body_pause: Duration,
     pub(crate) requests: AtomicU64,
 }
 
@@ -119,7 +114,6 @@ async fn let_in(front: Arc<Front>, request: Request<Received>) -> Response<Body>
             let console = front.console.as_ref().filter(|_| front.guard.is_page(request.uri()));
             let signed_in = front.guard.is_signed_in(request.uri(), request.headers());
             let signed_in = signed_in.then(|| (request.uri().clone(), request.headers().clone()));
-            let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
             let call = streams::is_call(&request).then(|| front.calls.token());
             let response = match console {
                 Some(console) => console.answer(request).instrument(span.clone()).await,
@@ -145,7 +139,7 @@ fn theirs(body: &ErrorBody) -> Response<Body> {
     challenged(openai::refusal(body), body)
 }
 
-async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Received>>) -> Response<Body> {
+async fn route(surfaces: &Surfaces, request: Request<Received>) -> Response<Body> {
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
     let openai = surfaces.openai.as_ref().filter(|_| openai::owns(path));
@@ -161,7 +155,7 @@ async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Received>>) -> 
 }
 
 /// Converts a body for REST. Most requests have none, and need not wait for one.
-fn whole(body: TimeoutBody<Received>) -> Body {
+fn whole(body: Received) -> Body {
     if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::new(body) }
 }
 

@@ -89,7 +89,7 @@ pub struct Limits {
     pub connections: usize,
     /// Event streams at one time.
     pub streams: usize,
-    /// Longest time for the head of a request, and longest pause of its body.
+    /// Longest time for the head of a request, and longest wait for each 16 KiB of its body.
     pub header_timeout: Duration,
     /// Bytes of a body or a message.
     pub body_bytes: u64,
@@ -296,7 +296,6 @@ impl Server {
             calls: TaskTracker::new(),
             surfaces: options.surfaces(&service, &ending, &streams),
             streams,
-            body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };
         let listening = ListenOptions {

@@ -43,7 +43,7 @@ const REFUSALS_MAX: usize = 32;
 pub(crate) struct ListenOptions {
     /// Connections at one time.
     pub(crate) connections_max: usize,
-    /// Longest time for the head of a request.
+    /// Longest time for the head of a request, and longest wait for each piece of its body.
     pub(crate) header_timeout: Duration,
     /// Longest time in which a peer reads nothing while data is waiting.
     pub(crate) stall_limit: Duration,
@@ -157,7 +157,7 @@ where
         let socket = Socket::new(stream, options.stall_limit, place);
         let is_unfinished = socket.unfinished();
         let service = tower::service_fn(move |request: Request<Incoming>| {
-            let request = request.map(|body| Received::new(body, is_unfinished.clone()));
+            let request = request.map(|body| Received::new(body, options.header_timeout, is_unfinished.clone()));
             // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }

@@ -1,5 +1,5 @@
 //! A connection's socket: it is closed if its peer reads nothing for too long, on every surface. It holds the connection's
-//! place, so a WebSocket counts as long as it is open.
+//! place, so a WebSocket counts as long as it is open. A request's body ends if its peer sends too little for too long.
 //!
 //! A stalled peer must cost neither memory nor a place: nothing else can end a body that is never polled again.
 
@@ -14,13 +14,19 @@ use std::{
     time::Duration,
 };
 
+use axum::BoxError;
+use bytes::Buf as _;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
+
+/// Bytes of a body that must come within its time limit. If each byte gave it more time, a few bodies that come byte by
+/// byte could hold all places for uploads.
+const BODY_PIECE_BYTES: usize = 16 * 1024;
 
 /// Bytes that are read while a write waits: a peer that sends and takes no answers cannot fill the memory with requests,
 /// and the interrupt of one that takes them slowly is read.
@@ -157,18 +163,28 @@ impl<S: AsyncRead + Unpin> Socket<S> {
     }
 }
 
-/// Body of a request, which says if it was left before its end.
+/// Body of a request, which says if it was left before its end. It fails if a piece of it, or its end, is waited for too
+/// long.
 pub(super) struct Received<B: Body = Incoming> {
     body: B,
+    /// Longest wait for each piece.
+    limit: Duration,
+    /// Bytes that are still missing of a piece, and the rest of its time. What the server needs between two reads is not
+    /// its peer's time.
+    missing: usize,
+    left: Duration,
+    /// Runs while bytes are waited for.
+    waiting: Option<Pin<Box<Sleep>>>,
     /// Whether all of it was read. A chunked body itself does not say so.
     has_ended: bool,
     is_unfinished: Arc<AtomicBool>,
 }
 
 impl<B: Body> Received<B> {
-    pub(super) fn new(body: B, is_unfinished: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(body: B, limit: Duration, is_unfinished: Arc<AtomicBool>) -> Self {
         is_unfinished.store(true, Ordering::Relaxed);
-        Self { body, has_ended: false, is_unfinished }
+        let (missing, left, waiting, has_ended) = (BODY_PIECE_BYTES, limit, None, false);
+        Self { body, limit, missing, left, waiting, has_ended, is_unfinished }
     }
 
     fn has_ended(&self) -> bool {
@@ -182,17 +198,30 @@ impl<B: Body> Drop for Received<B> {
     }
 }
 
-impl<B: Body + Unpin> Body for Received<B> {
+impl<B: Body<Error: Into<BoxError>> + Unpin> Body for Received<B> {
     type Data = B::Data;
-    type Error = B::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            let left = self.left;
+            ready!(self.waiting.get_or_insert_with(|| Box::pin(sleep(left))).as_mut().poll(context));
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the peer sent too little of a body in its time limit");
+            return Poll::Ready(Some(Err(error.into())));
+        };
+        if let Some(waiting) = self.waiting.take() {
+            self.left = waiting.deadline().saturating_duration_since(Instant::now());
+        }
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, |data| data.remaining());
+        self.missing = self.missing.saturating_sub(bytes);
+        if self.missing == 0 {
+            (self.missing, self.left) = (BODY_PIECE_BYTES, self.limit);
+        }
         self.has_ended |= frame.is_none();
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -206,15 +235,18 @@ impl<B: Body + Unpin> Body for Received<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+    use std::{
+        collections::VecDeque,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
     };
 
+    use http_body_util::BodyExt as _;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
         sync::Semaphore,
-        time::Instant,
     };
 
     use super::*;
@@ -277,8 +309,8 @@ mod tests {
         assert_eq!(room.available_permits(), 1);
     }
 
-    /// A body that does not know where it ends.
-    struct Chunked(Option<bytes::Bytes>);
+    /// A body that does not know where it ends: pieces of so many bytes, each so many seconds after it is asked for.
+    struct Chunked(VecDeque<(u64, usize)>, Option<Pin<Box<Sleep>>>);
 
     impl Body for Chunked {
         type Data = bytes::Bytes;
@@ -286,9 +318,13 @@ mod tests {
 
         fn poll_frame(
             mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            context: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<bytes::Bytes>, io::Error>>> {
-            Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
+            let Some((seconds, bytes)) = self.0.front().copied() else { return Poll::Ready(None) };
+            let next = self.1.get_or_insert_with(|| Box::pin(sleep(Duration::from_secs(seconds))));
+            ready!(next.as_mut().poll(context));
+            (self.1, _) = (None, self.0.pop_front());
+            Poll::Ready(Some(Ok(Frame::data(vec![7; bytes].into()))))
         }
     }
 
@@ -296,12 +332,45 @@ mod tests {
     async fn a_body_that_was_read_to_its_end_is_finished_however_it_came() {
         let is_unfinished = Arc::<AtomicBool>::default();
         for (read, expected) in [(0, true), (1, true), (2, false)] {
-            let mut body = Received::new(Chunked(Some("piece".into())), is_unfinished.clone());
+            let mut body = Received::new(Chunked([(0, 5)].into(), None), STALL, is_unfinished.clone());
             for _ in 0..read {
-                let _read = http_body_util::BodyExt::frame(&mut body).await;
+                let _read = body.frame().await;
             }
             drop(body);
             assert_eq!(is_unfinished.load(Ordering::Relaxed), expected, "{read}");
+        }
+    }
+
+    /// Each byte gave it more time, so one byte now and then held a place for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_comes_too_slowly_ends_and_a_slow_server_is_not_its_peers_fault() {
+        const PIECE: usize = BODY_PIECE_BYTES;
+        let trickle = |first: Vec<(u64, usize)>| [first, vec![(8, 1); 1000]].concat();
+        let in_quarters = vec![(7, PIECE / 4); 40];
+        for (pieces, server_seconds, expected) in [
+            // Nothing comes.
+            (vec![(1000, 1)], 0, (0, 30, false)),
+            (trickle(vec![]), 0, (3, 30, false)),
+            (trickle(vec![]), 1000, (3, 3030, false)),
+            // What came before, all at once or not, gives the rest no more time.
+            (trickle(vec![(20, PIECE - 1)]), 0, (PIECE - 1 + 1 + 3, 58, false)),
+            (trickle(vec![(0, 64 * PIECE)]), 0, (64 * PIECE + 3, 30, false)),
+            // Slow ones that send enough come to their end.
+            (in_quarters.clone(), 0, (10 * PIECE, 280, true)),
+            (in_quarters, 1000, (10 * PIECE, 40_280, true)),
+        ] {
+            let started = Instant::now();
+            let mut body = Received::new(Chunked(pieces.into(), None), STALL, Arc::default());
+            let (mut bytes, mut is_whole) = (0, true);
+            while let Some(frame) = body.frame().await {
+                let Ok(frame) = frame else {
+                    is_whole = false;
+                    break;
+                };
+                bytes += frame.into_data().unwrap().len();
+                sleep(Duration::from_secs(server_seconds)).await;
+            }
+            assert_eq!((bytes, started.elapsed().as_secs(), is_whole), expected);
         }
     }
 

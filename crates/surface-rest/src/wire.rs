@@ -62,9 +62,9 @@ fn too_large(bytes: u64, limit: u64) -> SessionError {
     SessionError::PayloadTooLarge { what: "body", bytes, limit }
 }
 
-/// The refusal of a body that ended too early.
+/// The refusal of a body whose rest did not come.
 pub(crate) fn broken_off() -> SessionError {
-    SessionError::invalid("body", "the request ended before its body was complete")
+    SessionError::invalid("body", "its rest did not come, or came too slowly; send the request again")
 }
 
 /// Request without its body.

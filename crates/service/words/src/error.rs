@@ -390,7 +390,9 @@ fn limit_advice(what: &str) -> &'static str {
         "sessions" | "bytes" => "delete some, wait until idle ones are dropped, or raise the limit",
         "keys" => "wait until the oldest are a day old, or create without a key",
         "readers" => "delete one that is no longer used",
-        "uploads" => "finish one, or wait until one that is abandoned is dropped, after ten minutes",
+        "uploads" => {
+            "finish one, or wait until one that is abandoned or too slow is dropped, after ten minutes at most"
+        }
         "runs of the context" => "compact the session's context first",
         _ => "ask again later",
     }

@@ -1,6 +1,7 @@
-//! Imports over REST whose connection is lost: nobody can continue them, so nothing of them stays.
+//! Bodies over REST that are stored as they come. One that is lost or comes too slowly keeps no place, and nothing of it
+//! stays: nobody can continue it.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{fs, io::Write as _, net::TcpStream, path::Path};
 
 use meerkat_testkit::until;
 
@@ -75,4 +76,47 @@ fn a_body_that_is_far_too_large_is_taken_until_its_client_reads_the_refusal() {
             assert_eq!(read(stream).refusal(), expected);
         }
     }
+}
+
+/// Begins a request whose body is announced, and sends this much of it.
+fn begin(server: &Server, path: &str, announced: usize, body: &str) -> TcpStream {
+    let mut stream = server.connect();
+    let headers = server.headers_with_token(&[]);
+    write!(stream, "POST {path} HTTP/1.1\r\n{headers}content-length: {announced}\r\n\r\n{body}").unwrap();
+    stream
+}
+
+/// Sixteen of them shut uploads for all.
+#[test]
+fn bodies_that_come_byte_by_byte_are_ended_and_leave_their_places() {
+    let server = Server::start(&[("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "2000")]);
+    let uploads = format!("/v1/sessions/{}/blobs", server.session());
+    // Of an import, so much comes at once that it takes its place.
+    let begun = "x".repeat(1_200_000);
+    for (path, places) in [(uploads.as_str(), 16), ("/v1/bundles", 4)] {
+        let slow: Vec<_> = (0..places).map(|_| begin(&server, path, 100_000_000, &begun)).collect();
+        until("each is answered, although its next byte always comes", || {
+            let goes_on = |mut stream: &TcpStream| {
+                stream.set_nonblocking(true).unwrap();
+                let is_answered = stream.peek(&mut [0]).is_ok();
+                stream.set_nonblocking(false).unwrap();
+                !is_answered && stream.write_all(b"x").is_ok()
+            };
+            slow.iter().filter(|stream| goes_on(*stream)).count() == 0
+        });
+        for stream in slow {
+            assert_eq!(read(stream).refusal(), refusal(400, "INVALID_REQUEST"), "{path}");
+        }
+        until("their places are free", || server.send_with_token("POST", path, &[], "whole").status != 429);
+    }
+}
+
+#[test]
+fn an_upload_that_a_session_has_no_room_for_is_refused_before_its_body_comes() {
+    let server = Server::start(&[("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "600000")]);
+    let path = format!("/v1/sessions/{}/blobs", server.session());
+    for upload in 100..164 {
+        assert_eq!(server.send_with_token("POST", &path, &[], &upload.to_string()).status, 200);
+    }
+    assert_eq!(read(begin(&server, &path, 4, "")).refusal(), refusal(429, "QUEUE_FULL"));
 }

@@ -29,8 +29,10 @@ use crate::{
 
 /// Most uploads at one time.
 const UPLOADS_MAX: usize = 4;
-/// Most time between two pieces of an upload.
+/// Time in which an upload must grow by so many bytes, or end. If each piece gave it more time, four uploads of tiny
+/// pieces could hold all places.
 const UPLOAD_IDLE: Duration = Duration::from_secs(600);
+const UPLOAD_GROWS_BYTES: u64 = 1024 * 1024;
 /// Bytes of a blob to copy at once.
 const COPY_BYTES: usize = 256 * 1024;
 /// Most milliseconds that an id or event may be ahead of this clock: a new id sorts after the stored ones, so one from
@@ -56,7 +58,8 @@ struct State {
 struct Waiting {
     writer: Box<dyn BlobWriter>,
     bytes: u64,
-    touched: Duration,
+    /// When it last had grown enough, and its bytes then.
+    grown: (Duration, u64),
     /// Cancelled when the caller has left, if nobody else can continue it.
     cancel: Option<CancellationToken>,
     _room: OwnedSemaphorePermit,
@@ -72,8 +75,8 @@ impl Default for Uploads {
 impl State {
     /// Drops the abandoned uploads; returns the time until the next one may be, `None` if there are none.
     fn sweep(&mut self, now: Duration) -> Option<Duration> {
-        self.uploads.retain(|_, upload| now.saturating_sub(upload.touched) < UPLOAD_IDLE);
-        let oldest = self.uploads.values().map(|upload| upload.touched).min()?;
+        self.uploads.retain(|_, upload| now.saturating_sub(upload.grown.0) < UPLOAD_IDLE);
+        let oldest = self.uploads.values().map(|upload| upload.grown.0).min()?;
         Some((oldest + UPLOAD_IDLE).saturating_sub(now))
     }
 }
@@ -139,10 +142,10 @@ impl Uploads {
                 });
             }
             let writer = engine.blobs.writer(id);
-            return Ok((id, Waiting { writer, bytes: 0, touched: now, cancel, _room: room }));
+            return Ok((id, Waiting { writer, bytes: 0, grown: (now, 0), cancel, _room: room }));
         };
         let id = name.parse::<SessionId>().ok().filter(|id| waiting.contains_key(id));
-        let gone = "there is no such upload, or it was abandoned for too long; begin again without one";
+        let gone = "there is no such upload, or its pieces came too slowly; begin again without one";
         let id = id.ok_or_else(|| SessionError::invalid("upload", gone))?;
         expects(waiting.get(&id).map_or(0, |upload| upload.bytes))?;
         waiting.remove(&id).map(|upload| (id, upload)).ok_or_else(|| SessionError::invalid("upload", gone))
@@ -172,8 +175,10 @@ pub(crate) async fn piece(
     }
     upload.writer.write(&data).await?;
     if !request.is_last {
-        let touched = engine.world.clock.elapsed();
-        uploads.keep(engine, id, Waiting { bytes, touched, ..upload });
+        if bytes >= upload.grown.1 + UPLOAD_GROWS_BYTES {
+            upload.grown = (engine.world.clock.elapsed(), bytes);
+        }
+        uploads.keep(engine, id, Waiting { bytes, ..upload });
         let upload = Some(id.to_string());
         return Ok(Imported { upload, next_offset: bytes, sessions: Vec::new(), skipped: Vec::new() });
     }

@@ -48,9 +48,10 @@ async fn a_piece_follows_the_one_before_it() {
     assert_eq!(held.bytes(), before);
 }
 
-/// They went only when somebody imported again.
+/// They went only when somebody imported again, and never if they got a byte now and then.
 #[tokio::test(start_paused = true)]
 async fn abandoned_uploads_go_and_make_room_for_others() {
+    const MIB: usize = 1024 * 1024;
     let (process, held) = in_memory(EngineOptions::default());
     let mut uploads = Vec::new();
     for _ in 0..4 {
@@ -59,18 +60,26 @@ async fn abandoned_uploads_go_and_make_room_for_others() {
     let (code, details) = refused(&process, piece(None, 0, b"1")).await;
     assert_eq!((code, &details["what"]), (ErrorCode::SessionLimit, &"uploads".into()));
     tokio::time::sleep(Duration::from_secs(599)).await;
-    sent(&process, piece(uploads[0].clone(), 5, b"6")).await;
-    assert_eq!(held.bytes(), 21);
+    // These grow by enough, at once or not; a third one does not.
+    sent(&process, piece(uploads[0].clone(), 5, &[b'x'; MIB])).await;
+    sent(&process, piece(uploads[1].clone(), 5, &[b'x'; MIB / 2])).await;
+    sent(&process, piece(uploads[1].clone(), 5 + MIB as u64 / 2, &[b'x'; MIB / 2 - 5])).await;
+    sent(&process, piece(uploads[2].clone(), 5, &[b'x'; MIB - 6])).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(held.bytes(), 6, "what was abandoned is forgotten");
-    sent(&process, piece(uploads[0].clone(), 6, b"7")).await;
-    assert_eq!(refused(&process, piece(uploads[1].clone(), 5, b"6")).await.0, ErrorCode::InvalidRequest);
-    for _ in 0..3 {
+    assert_eq!(held.bytes(), 5 + 2 * MIB as u64, "what was abandoned or came too slowly is forgotten");
+    sent(&process, piece(uploads[0].clone(), 5 + MIB as u64, b"7")).await;
+    assert_eq!(refused(&process, piece(uploads[2].clone(), MIB as u64 - 1, b"6")).await.0, ErrorCode::InvalidRequest);
+    assert_eq!(refused(&process, piece(uploads[3].clone(), 5, b"6")).await.0, ErrorCode::InvalidRequest);
+    // A byte is too little from then on, too.
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert_eq!(held.bytes(), 0);
+    for _ in 0..4 {
         sent(&process, piece(None, 0, b"1")).await;
     }
     let full = process.service.import_bundle(piece(None, 0, b"1")).await.unwrap_err();
     assert_eq!(full.code(), ErrorCode::SessionLimit);
-    assert!(full.to_string().ends_with("one that is abandoned is dropped, after ten minutes."), "{full}");
+    let advice = "one that is abandoned or too slow is dropped, after ten minutes at most.";
+    assert!(full.to_string().ends_with(advice), "{full}");
     // The next ones are watched as well.
     tokio::time::sleep(Duration::from_secs(601)).await;
     assert_eq!(held.bytes(), 0);
