@@ -278,7 +278,7 @@ impl SessionFields {
         let is_client = || self.client_tools.as_ref().is_some_and(|set| set.get(tool).is_some());
         (self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool)) || is_client())
             && !(tool == RECALL_TOOL && self.memory.scope == MemoryScope::None)
-            && !(tool == DELEGATE && !self.may_delegate())
+            && (tool != DELEGATE || self.may_delegate())
     }
 
     /// Returns true if the running turn may start sub-agents.

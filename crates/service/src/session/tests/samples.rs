@@ -118,7 +118,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let [media_type, blob] = [&text; 2].map(Clone::clone);
     let image = Attached::Image(Image { media_type, blob, bytes: number, width: small, height: small });
     let blocks = if is_full { vec![image, file] } else { Vec::new() };
-    let delegated = is_full.then(|| Delegated { agents: number, steps: number, tool_calls: 1, tokens: number, cost });
+    let delegated = is_full.then_some(Delegated { agents: number, steps: number, tool_calls: 1, tokens: number, cost });
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost, delegated };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
