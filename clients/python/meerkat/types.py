@@ -124,6 +124,7 @@ class BudgetWarningEvent(TypedDict):
 class Budgets(TypedDict):
     """Limits of one turn; those left out come from its session, then from the engine."""
 
+    agents: NotRequired[int | None]
     cost: NotRequired[Cost | None]
     steps: NotRequired[int | None]
     tokens: NotRequired[int | None]
@@ -383,6 +384,41 @@ class Cost(TypedDict):
 
     amount: Decimal
     currency: Currency
+
+
+@final
+class DelegateStartedEvent(TypedDict):
+    """A call starts a sub-agent. It is recorded before anything of the sub-agent is."""
+
+    call_id: str
+    child: SessionId
+    reserved: Budgets
+    seq: int
+    session_id: str
+    time: str
+    turn: int | None
+    type: Literal["delegate_started"]
+    v: Literal[1]
+
+
+@final
+class Delegated(TypedDict):
+    """What sub-agents used, together with theirs."""
+
+    agents: int
+    cost: NotRequired[Cost | None]
+    steps: int
+    tokens: int
+    tool_calls: int
+
+
+@final
+class Descent(TypedDict):
+    """Place of a session in a tree of sessions."""
+
+    depth: int
+    parent: Parent
+    root: SessionId
 
 
 @final
@@ -672,6 +708,7 @@ class OpenApproval(TypedDict):
 
     approval: PendingApproval
     kind: OpenKind
+    root: NotRequired[SessionId | None]
     session_id: SessionId
     title: str | None
     waits_since: Timestamp
@@ -719,6 +756,15 @@ class OutputSpec(TypedDict):
     name: NotRequired[str | None]
     repairs: NotRequired[int]
     schema: dict[str, Any]
+
+
+@final
+class Parent(TypedDict):
+    """Call of another session by which a session was started."""
+
+    call_id: str
+    session_id: SessionId
+    turn: int
 
 
 @final
@@ -981,6 +1027,7 @@ class SessionCreatedEvent(TypedDict):
 
     budgets: Budgets
     compaction: NotRequired[CompactionConfig | None]
+    descent: NotRequired[Descent | None]
     key: Key | None
     labels: dict[str, str]
     memory: NotRequired[SessionMemory]
@@ -1060,6 +1107,7 @@ class SessionSummary(TypedDict):
     last_seq: int
     message_count: int
     model: str
+    parent: NotRequired[Parent | None]
     session_id: SessionId
     state: SessionState
     title: str | None
@@ -1174,6 +1222,7 @@ class ToolFinishedEvent(TypedDict):
 
     call_id: str
     confinement: NotRequired[str | None]
+    delegated: NotRequired[Delegated | None]
     duration_ms: int
     error: ErrorBody | None
     files: NotRequired[list[ChangedFile]]
@@ -1367,6 +1416,7 @@ class TurnResult(TypedDict):
     calls: NotRequired[list[OpenCall]]
     compactions: int
     cost: Cost | None
+    delegated: NotRequired[Delegated | None]
     error: ErrorBody | None
     model: str
     output: Any
@@ -1431,6 +1481,7 @@ class TurnTotals(TypedDict):
 
     compactions: int
     cost: NotRequired[Cost | None]
+    delegated: NotRequired[Delegated | None]
     steps: int
     tool_calls: int
     usage: Usage
@@ -1459,6 +1510,7 @@ class TurnView(TypedDict):
 class TurnViewBudgets(TypedDict):
     """Its budgets."""
 
+    agents: NotRequired[int | None]
     cost: NotRequired[Cost | None]
     steps: NotRequired[int | None]
     tokens: NotRequired[int | None]
@@ -1597,6 +1649,7 @@ class SessionView(TypedDict):
     message_count: int
     model: str
     options: NotRequired[SessionViewOptions]
+    parent: NotRequired[Parent | None]
     pending_approvals: list[PendingApproval]
     pins: list[Pin]
     queue: list[QueueItem]
@@ -1721,7 +1774,7 @@ Approval: TypeAlias = Literal["allow", "ask", "deny"]
 Attached: TypeAlias = Image | AttachedFile
 BlockKind: TypeAlias = Literal["text", "reasoning", "tool_call"]
 Body: TypeAlias = str | BlobRef
-Budget: TypeAlias = Literal["tokens", "steps", "tool_calls", "wall_ms", "cost"]
+Budget: TypeAlias = Literal["tokens", "steps", "tool_calls", "wall_ms", "cost", "agents"]
 CacheTime: TypeAlias = Literal["short", "long"]
 CallOutcome: TypeAlias = Literal["succeeded", "failed"]
 Check: TypeAlias = Literal[
@@ -1825,6 +1878,7 @@ Event: TypeAlias = (
     | ApprovalDecidedEvent
     | CallRequestedEvent
     | CallAnsweredEvent
+    | DelegateStartedEvent
     | ToolAllowedEvent
     | ReminderSetEvent
     | ReminderClearedEvent
@@ -1905,6 +1959,7 @@ AnyEvent: TypeAlias = (
     | ApprovalDecidedEvent
     | CallRequestedEvent
     | CallAnsweredEvent
+    | DelegateStartedEvent
     | ToolAllowedEvent
     | ReminderSetEvent
     | ReminderClearedEvent

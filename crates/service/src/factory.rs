@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
 };
 
 use meerkat_words::calls::CLIENT_TIMEOUT_MS_MAX;
@@ -31,7 +31,10 @@ use crate::{
     },
     service::{CreateSession, Prompt, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
-    tool::{RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
+    tool::{
+        Delegate, RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes,
+        test_tools::test_tools,
+    },
 };
 
 /// Window of the scripted model if none is configured.
@@ -292,6 +295,9 @@ impl AgentBuildConfig {
             false => sources.push(Arc::new(PinsInWorkspaces::new(pin_fact.clone()))),
         }
         tools.push(Arc::new(SearchTools::new()?));
+        if self.options.agents.enabled {
+            tools.push(Delegate::new()?);
+        }
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
@@ -317,6 +323,7 @@ impl AgentBuildConfig {
             compaction: self.compaction,
             compactor: self.compactor,
             rule_keeper: self.rule_keeper,
+            attend: OnceLock::new(),
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
         let sessions = Sessions::new(engine);

@@ -72,6 +72,7 @@ fn row(n: u64, last_seq: Seq, state: SessionState) -> SessionSummary {
         cost: None,
         forked_from: None,
         last_error: None,
+        parent: None,
     }
 }
 

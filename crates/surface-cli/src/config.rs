@@ -192,6 +192,7 @@ impl Config {
             turn: self.values.turn.clone(),
             tools: self.values.tools.clone(),
             approval: self.values.approval,
+            agents: self.values.agents.clone(),
             context: self.values.context.clone(),
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),

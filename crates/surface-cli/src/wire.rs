@@ -60,6 +60,7 @@ fn budgets(flags: &TurnFlags) -> Budgets {
         tool_calls: flags.budget_tool_calls,
         wall_ms: flags.budget_wall_ms,
         cost: flags.budget_cost.map(Cost::from_dollars),
+        agents: flags.budget_agents,
     }
 }
 
@@ -187,10 +188,10 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         on(target, Operation::DecideApproval, params)
     };
     match command {
-        Command::List { label, archived, created_after, updated_after, cursor, limit, all_projects: _ } => (
+        Command::List { label, archived, children, created_after, updated_after, cursor, limit, all_projects: _ } => (
             Operation::List,
             json!({
-                "labels": labels(label), "archived": archived, "created_after": created_after,
+                "labels": labels(label), "archived": archived, "children": children, "created_after": created_after,
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),

@@ -25,9 +25,8 @@ impl Kind {
     pub(crate) fn of(name: &str) -> Self {
         match name {
             "since_seq" | "seq" | "limit" | "wait_ms" | "offset" | "turn" | "pin" | "compaction" => Self::Whole,
-            "archived" | "force" | "redact" | "new_ids" | "keep_scope" | "with_workspace" | "skip_damage" => {
-                Self::Truth
-            }
+            "archived" | "children" | "force" | "redact" | "new_ids" | "keep_scope" | "with_workspace"
+            | "skip_damage" => Self::Truth,
             "labels" => Self::Labels,
             _ => Self::Text,
         }
@@ -193,7 +192,7 @@ static TABLE: [Route; 53] = [
         Op::List,
         Method::GET,
         "/sessions",
-        &["created_after", "updated_after", "labels", "archived", "cursor", "limit"],
+        &["created_after", "updated_after", "labels", "archived", "children", "cursor", "limit"],
     ),
     row(Op::Changes, Method::GET, "/session-changes", &["cursor", "limit", "wait_ms"]),
     row(Op::Approvals, Method::GET, "/approvals", &["cursor", "limit"]),

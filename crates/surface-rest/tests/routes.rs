@@ -42,7 +42,7 @@ async fn every_response_has_its_headers_and_what_no_handler_sees_has_the_same_bo
 async fn a_query_parameter_that_is_not_known_is_refused_with_those_that_are() {
     let server = Server::stored();
     for (path, known) in [
-        ("sessions?q=x", "allowed: created_after, updated_after, labels, archived, cursor, limit"),
+        ("sessions?q=x", "allowed: created_after, updated_after, labels, archived, children, cursor, limit"),
         ("capabilities?q=x", "none is allowed"),
     ] {
         let answer = server.send(&format!("GET /v1/{path}"), "").await;

@@ -104,6 +104,7 @@ class AsyncServerOperations(AsyncCaller):
         updated_after: types.Timestamp | None = None,
         labels: dict[str, str] | None = None,
         archived: bool | None = None,
+        children: bool | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> types.Page[types.SessionSummary]:
@@ -113,6 +114,7 @@ class AsyncServerOperations(AsyncCaller):
         updated_after: Only sessions changed after this time.
         labels: Only sessions with all these labels.
         archived: Only archived ones if `true`, only others if `false`; both if `null`.
+        children: Sub-agents too.
         cursor: Cursor from the previous page.
         limit: Most sessions to return.
         """
@@ -124,6 +126,7 @@ class AsyncServerOperations(AsyncCaller):
                 "updated_after": updated_after,
                 "labels": labels,
                 "archived": archived,
+                "children": children,
                 "cursor": cursor,
                 "limit": limit,
             },

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use meerkat_service::{
     Seq,
     clock::Timestamp,
-    service::{SessionQuery, SessionState, SessionSummary},
+    service::{Parent, SessionQuery, SessionState, SessionSummary},
     session::event::Key,
     store::{
         Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, SessionIndex, StoreError, Stores,
@@ -84,6 +84,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         cost: None,
         forked_from: None,
         last_error: None,
+        parent: None,
     }
 }
 
@@ -362,7 +363,8 @@ async fn lists_keys_and_checkpoints_are_one_for_both(peers: [Stores; 2]) -> Resu
 /// Row of session `n` after so many changes, with something to filter by.
 fn changed(n: u8, version: Seq) -> SessionSummary {
     let labels = [("third".to_owned(), (version % 3).to_string())].into();
-    SessionSummary { labels, archived: version.is_multiple_of(4), ..row(n, version, SessionState::Idle) }
+    let parent = (n % 4 == 3).then(|| Parent { session_id: id(n), turn: 0, call_id: "call_4_0".to_owned() });
+    SessionSummary { labels, archived: version.is_multiple_of(4), parent, ..row(n, version, SessionState::Idle) }
 }
 
 /// Every page of a query, one after the other.
@@ -396,13 +398,14 @@ async fn by_id(index: &dyn SessionIndex, limit: usize) -> Result<Vec<SessionSumm
 /// Whatever is asked for, an index lists these sessions, whose last change comes last.
 async fn lists(index: &dyn SessionIndex, sessions: &[(u8, Seq)], limit: usize) -> Result<(), String> {
     type Wanted = fn(&(u8, Seq)) -> bool;
-    let all = SessionQuery { limit: Some(limit), ..SessionQuery::default() };
+    let all = SessionQuery { limit: Some(limit), children: true, ..SessionQuery::default() };
     let archived = |archived| SessionQuery { archived: Some(archived), ..all.clone() };
     for (query, wanted) in [
         (all.clone(), (|_| true) as Wanted),
         (SessionQuery { created_after: Some(time(6)), ..all.clone() }, |(n, _)| *n > 6),
         (SessionQuery { updated_after: Some(time(3 * 60 + 30)), ..all.clone() }, |(_, version)| *version > 3),
         (SessionQuery { labels: [("third".to_owned(), "1".to_owned())].into(), ..all.clone() }, |(_, of)| of % 3 == 1),
+        (SessionQuery { children: false, ..all.clone() }, |(n, _)| n % 4 != 3),
         (archived(true), |(_, version)| version.is_multiple_of(4)),
         (archived(false), |(_, version)| !version.is_multiple_of(4)),
     ] {
@@ -462,7 +465,7 @@ async fn a_list_is_what_was_put(peers: [Stores; 2]) -> Result<(), String> {
     expect("sessions that were removed", removed.is_empty(), false)?;
     // A change moves a session to the front, and off the pages behind a cursor.
     let [one, other] = peers.map(|stores| stores.index);
-    let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
+    let query = SessionQuery { limit: Some(1), children: true, ..SessionQuery::default() };
     let first = said(one.page(query.clone()).await, "page")?;
     let (n, version) = sessions.remove(sessions.len() - 2);
     said(other.put(changed(n, version)).await, "put")?;

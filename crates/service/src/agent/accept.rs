@@ -330,7 +330,9 @@ impl Actor {
     }
 
     fn budgets(&self, asked: Budgets) -> Budgets {
-        self.ports.options.turn.budgets(asked.or(self.session.budgets))
+        let options = &self.ports.options;
+        let budgets = options.turn.budgets(asked.or(self.session.budgets));
+        Budgets { agents: options.agents.budget(budgets.agents), ..budgets }
     }
 }
 

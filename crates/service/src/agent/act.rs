@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     actor::{Actor, Summary},
     decide::{Action, CallAnswer, Ending, internal},
+    delegate::Children,
     perform::{Effect, ModelEffect, Outcome, Planning, Ready, ToolEffect, await_plans, bounded, call_model, run_tools},
     render::render,
 };
@@ -76,6 +77,11 @@ impl Actor {
             Action::ExpireApprovals(calls) => self.expire_approvals(calls).await,
             Action::RunTools(calls) => self.run_tools(calls).await,
             Action::RequestCalls(calls) => self.request_calls(&calls).await,
+            Action::Delegate(calls) => self.delegate(&calls).await,
+            Action::EndChildren => {
+                self.end_children().await;
+                Ok(())
+            }
             Action::Fail(body) => {
                 self.control.failure = Some(body);
                 Ok(())
@@ -402,6 +408,8 @@ impl Actor {
         self.control.interrupt = None;
         self.control.failure = None;
         self.control.checked = None;
+        self.control.are_children_given_up = false;
+        self.running.children = Children::default();
         self.control.is_turn_held = false;
         self.control.plans.clear();
         // An interrupt behind the last answer came too late.
@@ -437,7 +445,7 @@ impl Actor {
     }
 
     /// The result of a call that did not run, without secrets.
-    fn answer_of(&self, answer: CallAnswer) -> ToolFinished {
+    pub(super) fn answer_of(&self, answer: CallAnswer) -> ToolFinished {
         let CallAnswer { call_id, name, outcome, text, error } = answer;
         let output = Body::Inline(self.ports.secrets.replace(&text).into_owned());
         let error = error.map(|error| self.clean(error));

@@ -18,6 +18,7 @@ use super::{
     bill::Bill,
     command::{Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
+    delegate::Children,
     perform::{Effect, Outcome, allowed},
     registry::{MAILBOX_MAX, Passage, Registry},
     render::request_bytes,
@@ -128,6 +129,8 @@ pub(super) struct Running {
     pub(super) context: Option<ContextTokens>,
     /// Questions of running calls by their ids: the schema of the answer, and its way. Dropped, they are cancelled.
     pub(super) forms: HashMap<String, (RawJson, oneshot::Sender<Answer>)>,
+    /// Sub-agents of the turn that work for this actor.
+    pub(super) children: Children,
 }
 
 /// Requested compaction. Its start is recorded, and it runs.
@@ -163,6 +166,7 @@ impl Running {
             offered: None,
             context: None,
             forms: HashMap::new(),
+            children: Children::default(),
         }
     }
 }
@@ -439,7 +443,7 @@ impl Actor {
     }
 
     /// Milliseconds until the turn's deadline, or until draining turns into interrupting.
-    fn wall_left_ms(&self) -> u64 {
+    pub(super) fn wall_left_ms(&self) -> u64 {
         let lone = || self.lone_wall_ms();
         let wall = self.session.open_turn().map_or_else(lone, |open| open.terms.budgets.wall_ms.unwrap_or(u64::MAX));
         // Add 1 because both clocks round down. At most a year, so that timers do not overflow.

@@ -75,8 +75,14 @@ impl Actor {
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
-    /// Waits until a caller answers a call, or until one has waited too long. That time does not count for the turn's budget.
+    /// Waits until a caller answers a call, or until one has waited too long. That time does not count for the turn's budget,
+    /// unless it waits for sub-agents, which use it.
     pub(super) async fn await_callers(&mut self) {
+        if self.session.open_turn().is_some_and(|open| open.delegating().next().is_some()) {
+            self.attend_children();
+            let command = self.next_command(Duration::from_millis(self.wall_left_ms())).await;
+            return self.heed(command).await;
+        }
         self.notify_callers().await;
         let since = self.ports.world.clock.elapsed();
         // Add 1 because both clocks round down.
@@ -109,6 +115,12 @@ impl Actor {
         callers.into_iter().for_each(|caller| caller.send(result.clone()));
     }
 
+    /// Milliseconds for which a call has waited.
+    pub(super) fn waited_ms(&self, since: Timestamp) -> u64 {
+        let waited = self.ports.world.clock.now().as_millis().saturating_sub(since.as_millis());
+        if self.ports.world.is_frozen { 0 } else { u64::try_from(waited).unwrap_or(0) }
+    }
+
     /// Takes the answer to a call. The same answer again gets what the first one got.
     pub(super) async fn answer_call(&mut self, request: &AnswerCall, hash: &str) -> Result<TurnHandle, SessionError> {
         self.shared.check_writable()?;
@@ -127,8 +139,7 @@ impl Actor {
             };
         };
         let mut finished = content(&self.ports, request, name).await?;
-        let duration_ms = u64::try_from(now.as_millis().saturating_sub(since.as_millis())).unwrap_or(0);
-        finished.duration_ms = if self.ports.world.is_frozen { 0 } else { duration_ms };
+        finished.duration_ms = self.waited_ms(since);
         let (call_id, answer_hash) = (request.call_id.clone(), hash.to_owned());
         let answered = CallAnswered { call_id, outcome: request.outcome, answer_hash, started };
         let seq = self.session.last_seq + 1;
@@ -140,7 +151,7 @@ impl Actor {
 }
 
 /// Makes the result of an answered call, with the bounds that the output of every tool has.
-async fn content(ports: &Ports, request: &AnswerCall, name: String) -> Result<ToolFinished, SessionError> {
+pub(super) async fn content(ports: &Ports, request: &AnswerCall, name: String) -> Result<ToolFinished, SessionError> {
     let options = &ports.options.tools;
     let limits = OutputLimits {
         inline_bytes: options.inline_bytes,

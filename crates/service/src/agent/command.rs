@@ -8,6 +8,7 @@ use std::{
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::delegate::ChildEnded;
 use crate::{
     SessionError,
     clock::Timestamp,
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
     /// Take the answer to a call that was requested; `hash` is that of the answer. Answers with its event and turn.
     AnswerCall { request: Arc<AnswerCall>, hash: String, reply: Reply<TurnHandle> },
+    /// Take the end of a sub-agent.
+    ChildEnded { ended: Arc<ChildEnded>, reply: Reply<()> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Change the prompt or the place of a turn in the queue.
@@ -90,7 +93,7 @@ impl Command {
             Self::Compact { reply, .. } | Self::PreviewCompaction { reply, .. } => {
                 drop(reply.send(Err(error.clone())));
             }
-            Self::DropBlobs { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::DropBlobs { reply, .. } | Self::ChildEnded { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::GiveWay { .. } => {}
             Self::Drain { reply, .. } => drop(reply.send(Ok(()))),
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
-use super::loop_guard::is_loop;
+use super::{delegate::NO_AGENTS, loop_guard::is_loop};
 use crate::{
     SessionError,
     clock::Timestamp,
@@ -18,7 +18,7 @@ use crate::{
         event::{BudgetWarning, Decision, ToolOutcome},
         message::OUTCOME_UNKNOWN,
     },
-    tool::{Approval, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, TurnAccess, is_of_server},
+    tool::{Approval, DELEGATE, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, TurnAccess, is_of_server},
 };
 
 /// Reason for interrupting a turn that a former process left open.
@@ -60,6 +60,8 @@ pub(crate) struct Control {
     pub(crate) checked: Option<(Seq, Result<(), Vec<OutputError>>)>,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
+    /// True if sub-agents did not end in time, although the turn ends.
+    pub(crate) are_children_given_up: bool,
     /// True if the calls that wait for approval have waited too long.
     pub(crate) is_approval_expired: bool,
     /// The time, if calls wait for their caller.
@@ -103,8 +105,12 @@ pub(crate) enum Action {
     RunTools(Vec<String>),
     /// Request these calls from the session's caller.
     RequestCalls(Vec<String>),
-    /// Wait until their caller has answered the calls.
+    /// Start sub-agents for these calls, or say why not.
+    Delegate(Vec<String>),
+    /// Wait until their caller has answered the calls, or their sub-agents have ended.
     AwaitCalls,
+    /// End the sub-agents of the turn, because it ends.
+    EndChildren,
     /// Give the turn up: its calls get their results, then it fails.
     Fail(ErrorBody),
     /// End the turn.
@@ -178,6 +184,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     }
     let budgets = open.terms.budgets;
     if let Some(ending) = forced_ending(open, control) {
+        if open.delegating().next().is_some() && !open.is_imported && !control.are_children_given_up {
+            return Action::EndChildren;
+        }
         let why = match &ending {
             Ending::Interrupted(PROCESS_ENDED) => "the process ended before a decision",
             Ending::Interrupted(_) => "the turn was interrupted",
@@ -281,8 +290,8 @@ fn is_used_up(open: &OpenTurn, control: &Control, budget: Budget) -> bool {
     let used = used(open, control, budget).units();
     match budget {
         Budget::Tokens | Budget::Steps | Budget::WallMs => used >= limit.units(),
-        // The last tool call may be used: `over_budget` refuses the one after it.
-        Budget::ToolCalls => false,
+        // The last tool call may be used: `over_budget` refuses the one after it, and a call alone starts a sub-agent.
+        Budget::ToolCalls | Budget::Agents => false,
         Budget::Cost => used >= limit.units() || used.saturating_add(control.next_cost.micros()) > limit.units(),
     }
 }
@@ -303,9 +312,9 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     }
     let is_settled = |call: &CallState| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_));
     let proposed = open.calls.iter().filter(|call| call.progress == CallProgress::Proposed).count();
-    let wanted = u64::from(open.totals.tool_calls) + proposed as u64;
     let limit = open.terms.budgets.tool_calls?;
-    let used = u64::from(open.totals.tool_calls);
+    let used = used(open, control, Budget::ToolCalls).units();
+    let wanted = used.saturating_add(proposed as u64);
     (wanted > limit && open.calls.iter().all(is_settled))
         .then(|| exhausted(Budget::ToolCalls, Amount::Number(used), Amount::Number(limit)))
 }
@@ -313,7 +322,7 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
 /// Finds the reason that a turn's budget of cost can be kept no longer, if it has one.
 fn unlimited_cost(open: &OpenTurn, rules: &Rules<'_>) -> Option<ErrorBody> {
     let limit = open.terms.budgets.cost?;
-    if open.totals.cost.is_none() {
+    if Cost::sum(open.totals.cost, open.delegated().cost).is_none() {
         let message = format!(
             "The turn may cost {limit}, but what a model call of it cost is not known: the server sent no bill, or a \
              part of it has no price in `model.prices`."
@@ -329,6 +338,9 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
         // All else of the message was decided or run before, or waits for them.
         let late: Vec<CallAnswer> = open.calls.iter().filter_map(|call| unanswered(call, control.now)).collect();
         return if late.is_empty() { Action::AwaitCalls } else { Action::Answer(late) };
+    }
+    if open.delegating().next().is_some() {
+        return Action::AwaitCalls;
     }
     let is_waiting = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_));
     let waiting = ids(open, is_waiting);
@@ -356,6 +368,12 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
         if is_of_client(call) {
             if group.is_empty() {
                 return Action::RequestCalls(ids(open, |call| !is_finished(call) && is_of_client(call)));
+            }
+            break;
+        }
+        if call.call.name == DELEGATE {
+            if group.is_empty() {
+                return Action::Delegate(ids(open, |call| !is_finished(call) && call.call.name == DELEGATE));
             }
             break;
         }
@@ -438,7 +456,10 @@ fn answer_without_running(
     };
     let name = &call.call.name;
     match &call.progress {
-        CallProgress::Finished(_) | CallProgress::Waiting(_) | CallProgress::Requested(_) => None,
+        CallProgress::Finished(_)
+        | CallProgress::Waiting(_)
+        | CallProgress::Requested(_)
+        | CallProgress::Delegated(_) => None,
         CallProgress::Started => not_run(call, "", false),
         CallProgress::Decided(answered) if answered.decision == Decision::Deny => {
             let text = answered
@@ -450,6 +471,9 @@ fn answer_without_running(
         // An approved call is planned again before it runs: its tool, its rule or the world may have changed.
         CallProgress::Proposed | CallProgress::Decided(_) => {
             let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
+                if name == DELEGATE && rules.tools.get(name).is_some() && !session.may_delegate() {
+                    return answer(ErrorCode::ToolNotFound, ToolOutcome::NotRun, NO_AGENTS.to_owned());
+                }
                 let mut known: Vec<&str> = rules
                     .tools
                     .offered(session.context.has_blobs())
@@ -531,6 +555,9 @@ fn not_run(call: &CallState, why: &str, is_imported: bool) -> Option<CallAnswer>
         CallProgress::Requested(Requested { ref call, .. }) if call.effect == Effect::Once && !is_imported => {
             (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} No caller had answered."))
         }
+        CallProgress::Delegated(_) => {
+            (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} How its sub-agent ended is not known."))
+        }
         CallProgress::Requested(_) if is_imported => {
             (ToolOutcome::NotRun, "Not run: the session was imported while it waited for its caller.".to_owned())
         }
@@ -554,15 +581,21 @@ fn unanswered(call: &CallState, now: Timestamp) -> Option<CallAnswer> {
     (requested.deadline <= now).then_some(CallAnswer { call_id, name, outcome, text, error: None })
 }
 
-/// Returns the used amount of a budget.
-fn used(open: &OpenTurn, control: &Control, budget: Budget) -> Amount {
+/// Returns the used amount of a budget; what is kept for sub-agents counts as used.
+pub(super) fn used(open: &OpenTurn, control: &Control, budget: Budget) -> Amount {
+    let (own, theirs) = (&open.totals, open.delegated());
     Amount::Number(match budget {
-        Budget::Tokens => open.totals.usage.total(),
-        Budget::Steps => u64::from(open.totals.steps),
-        Budget::ToolCalls => u64::from(open.totals.tool_calls),
+        Budget::Tokens => own.usage.total().saturating_add(theirs.tokens),
+        Budget::Steps => theirs.steps.saturating_add(own.steps.into()),
+        Budget::ToolCalls => theirs.tool_calls.saturating_add(own.tool_calls.into()),
+        // It passes for sub-agents at the same time.
         Budget::WallMs => control.elapsed_ms,
-        // An unknown cost may be any.
-        Budget::Cost => return Amount::Money(open.totals.cost.unwrap_or(Cost::from_micros(u64::MAX))),
+        Budget::Cost => {
+            // An unknown cost may be any.
+            let cost = Cost::sum(own.cost, theirs.cost);
+            return Amount::Money(cost.unwrap_or(Cost::from_micros(u64::MAX)));
+        }
+        Budget::Agents => theirs.agents,
     })
 }
 

@@ -44,6 +44,7 @@ impl Actor {
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),
             Command::AnswerCall { request, hash, reply } => drop(reply.send(self.answer_call(&request, &hash).await)),
+            Command::ChildEnded { ended, reply } => drop(reply.send(self.child_ended(&ended).await)),
             Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
             Command::EditQueued { request, reply } => drop(reply.send(self.edit_queued(*request).await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,

@@ -21,6 +21,7 @@ mod bill;
 mod calls;
 mod compact;
 mod compactions;
+pub(crate) mod delegate;
 mod handle;
 mod images;
 mod notes;
@@ -32,10 +33,11 @@ pub(crate) mod supervise;
 mod tests;
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
+use delegate::Attend;
 pub(crate) use observer::Observer;
 use render::tool_bytes;
 
@@ -84,6 +86,8 @@ pub(crate) struct Ports {
     pub(crate) compactor: Option<SharedCompactor>,
     /// Keeps the rules that are allowed for always.
     pub(crate) rule_keeper: Option<Arc<dyn RuleKeeper>>,
+    /// Has sub-agents work. The service, which is made of its ports and so comes later, sets it.
+    pub(crate) attend: OnceLock<Attend>,
 }
 
 impl Ports {

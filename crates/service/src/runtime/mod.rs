@@ -12,6 +12,7 @@ mod indexed;
 mod nodes;
 mod persistent;
 
+mod children;
 mod creations;
 mod given;
 mod host;

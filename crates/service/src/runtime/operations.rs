@@ -523,6 +523,7 @@ impl Admitted<'_> {
                 workspace: workspace.map(Path::new),
             },
             offer: view.as_ref().map_or_else(Offer::default, |view| Offer {
+                is_without_agents: false,
                 named: view.tools.as_deref(),
                 is_without_memory: view.memory.scope == MemoryScope::None,
                 has_blobs: view.has_blobs,

@@ -66,6 +66,7 @@ impl Admitted<'_> {
                     session_id: session.session_id,
                     title: view.summary.title.clone(),
                     workspace: view.workspace.clone(),
+                    root: view.root,
                     kind,
                     waits_since,
                     approval,

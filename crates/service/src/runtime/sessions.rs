@@ -4,7 +4,7 @@
 //! Reads use the view that an actor published, or fold the journal if there is no actor; they never load a session.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     iter,
     path::{Path, PathBuf},
     sync::{
@@ -15,6 +15,7 @@ use std::{
 };
 
 use futures::FutureExt as _;
+use meerkat_words::agents::Descent;
 use tokio::sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -70,6 +71,8 @@ pub(super) struct Inner {
     pub(super) engine: Arc<Engine>,
     pub(super) registry: Arc<Registry>,
     pub(super) creations: Arc<Creations>,
+    /// Sub-agents at work; they end with the service.
+    pub(super) children: std::sync::Mutex<HashMap<SessionId, AbortOnDropHandle<()>>>,
     pub(super) exports: Exports,
     pub(super) uploads: Uploads,
     /// Room for bodies that are being stored as uploads of sessions.
@@ -102,6 +105,7 @@ impl Sessions {
             engine: Arc::new(engine),
             registry: Arc::default(),
             creations: Arc::default(),
+            children: std::sync::Mutex::default(),
             exports: Exports::default(),
             uploads: Uploads::default(),
             bodies: Semaphore::new(BODIES_MAX),
@@ -116,7 +120,9 @@ impl Sessions {
             index_filled_at: AtomicU64::new(0),
             earlier_model: OnceCell::new(),
         };
-        Self::of(Arc::new(inner))
+        let sessions = Self::of(Arc::new(inner));
+        sessions.serve_children();
+        sessions
     }
 
     /// Makes another handle of a service.
@@ -481,6 +487,15 @@ impl Sessions {
 
     /// Creates a session, or finds the one that was created with its key.
     pub(super) async fn create(&self, request: CreateSession) -> Result<SessionCreated, SessionError> {
+        self.create_as(request, None).await
+    }
+
+    /// Creates a session; one that a call of another starts has its id before.
+    pub(super) async fn create_as(
+        &self,
+        request: CreateSession,
+        born: Option<(SessionId, Descent)>,
+    ) -> Result<SessionCreated, SessionError> {
         let default_model = match request.model {
             Some(_) => String::new(),
             None => self.default_model().await,
@@ -509,7 +524,7 @@ impl Sessions {
             || async move {
                 // A repeat asks for nothing new: the configuration judges a request only if its key is not known.
                 let done = match (service.created_before(recorded.as_ref()).await, checked) {
-                    (Ok(None), Ok(model)) => service.make(request, model, recorded.clone()).await,
+                    (Ok(None), Ok(model)) => service.make((request, model), recorded.clone(), born).await,
                     (Ok(Some(created)), _) => Ok(created),
                     (Ok(None), Err(refusal)) | (Err(refusal), _) => Err(refusal),
                 };
@@ -562,9 +577,9 @@ impl Sessions {
 
     async fn make(
         &self,
-        request: CreateSession,
-        model: String,
+        (request, model): (CreateSession, String),
         key: Option<Key>,
+        born: Option<(SessionId, Descent)>,
     ) -> Result<SessionCreated, SessionError> {
         let workspace = match &request.workspace {
             Some(asked) => Some(self.workspace(asked).await?),
@@ -573,7 +588,10 @@ impl Sessions {
         let engine = &self.inner.engine;
         engine.events.room().await?;
         let now = engine.world.clock.now();
-        let session_id = engine.world.ids.next_session_id(now);
+        let (session_id, descent) = match born {
+            Some((child, descent)) => (child, Some(descent)),
+            None => (engine.world.ids.next_session_id(now), None),
+        };
         let clean = |text: &str| engine.secrets.replace(text).into_owned();
         let notes = engine.notes.as_ref().filter(|_| workspace.is_some());
         let default_prompt = notes.and_then(|notes| notes.system_prompt()).map(str::to_owned);
@@ -588,6 +606,7 @@ impl Sessions {
             options: request.options.with_texts(|text| clean(text)),
             compaction: request.compaction,
             memory: request.memory,
+            descent,
             key,
         };
         let failed = |error: StoreError| {

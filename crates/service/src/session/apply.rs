@@ -45,7 +45,7 @@ impl SessionFields {
         }
         let created = created.clone();
         let SessionCreated { title, model, system_prompt, labels, tools, .. } = created;
-        let SessionCreated { workspace, budgets, options, compaction, memory, key, .. } = created;
+        let SessionCreated { workspace, budgets, options, compaction, memory, descent, key, .. } = created;
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
@@ -61,6 +61,7 @@ impl SessionFields {
             budgets,
             options,
             compaction,
+            descent,
             created_key: key,
             cost: Some(Cost::default()),
             last_seq: 1,
@@ -115,7 +116,7 @@ impl SessionFields {
                     open.refused.clone_from(&refused.errors);
                 }
             }
-            Event::ToolStarted(_) | Event::CallRequested(_) => {
+            Event::ToolStarted(_) | Event::CallRequested(_) | Event::DelegateStarted(_) => {
                 self.progress(record);
                 if let Some(open) = &mut self.open_turn {
                     open.totals.tool_calls += 1;
@@ -350,6 +351,9 @@ impl SessionFields {
     }
 
     pub(super) fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
+        if let Some(open) = &mut self.open_turn {
+            open.spend_delegated(finished);
+        }
         self.progress(record);
         self.find_tools(finished);
         let Some(open) = &mut self.open_turn else { return };

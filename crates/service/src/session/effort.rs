@@ -37,6 +37,7 @@ impl SessionFields {
             Event::ToolStarted(_)
             | Event::ToolFinished(_)
             | Event::CallRequested(_)
+            | Event::DelegateStarted(_)
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_) => calls,
             Event::CallAnswered(_) => calls + keyed(true),

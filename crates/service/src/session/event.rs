@@ -3,6 +3,7 @@
 //! A durable event changes a session when it is applied, and is stored in the journal; a live event is only shown. Each
 //! body of text is in exactly one event; others refer to it. `wire` turns events into bytes.
 
+mod agents;
 mod calls;
 mod compaction;
 mod files;
@@ -14,12 +15,14 @@ mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+pub use agents::DelegateStarted;
 pub use calls::{CallAnswered, CallRequested, ClientToolsChanged};
 pub use compaction::{
     CompactionAttempt, CompactionCompleted, CompactionCounters, CompactionFailed, CompactionStarted, CompactionUndone,
     ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
+use meerkat_words::agents::{Delegated, Descent};
 pub use meerkat_words::requests::{Decision, MemoryScope, Scope, SessionMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -255,6 +258,8 @@ event_kinds! {
         CallRequested = "call_requested";
         /// A caller answered a call.
         CallAnswered = "call_answered";
+        /// A call starts a sub-agent.
+        DelegateStarted = "delegate_started";
         /// A rule allows calls of the session.
         ToolAllowed = "tool_allowed";
         /// A system reminder was set.
@@ -347,6 +352,9 @@ pub struct SessionCreated {
     /// Its part in the project's memory.
     #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
     pub memory: SessionMemory,
+    /// The call that started it, if it is a sub-agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descent: Option<Descent>,
     /// The idempotency key, with the hash of the request.
     pub key: Option<Key>,
 }
@@ -485,6 +493,9 @@ pub struct ToolFinished {
     /// Images of the output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<Image>,
+    /// What the sub-agent used that the call started; if it is not known, all that was kept for it counts as used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated: Option<Delegated>,
 }
 
 /// Outcome of a call.
@@ -615,6 +626,9 @@ pub struct TurnTotals {
     /// Cost; absent if that of a part is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// What sub-agents used beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated: Option<Delegated>,
 }
 
 impl TurnTotals {

@@ -5,8 +5,8 @@ use meerkat_words::answers::TurnStatus;
 use super::{
     SessionFields,
     event::{
-        ApprovalDecided, ApprovalRequested, CallAnswered, CallRequested, ContextRebuilt, Event, HistoryGiven, Record,
-        ToolFinished, ToolStarted, is_given, of_session,
+        ApprovalDecided, ApprovalRequested, CallAnswered, CallRequested, ContextRebuilt, DelegateStarted, Event,
+        HistoryGiven, Record, ToolFinished, ToolStarted, is_given, of_session,
     },
     message::{Message, ToolCall, ToolResult},
     turn::CallProgress,
@@ -96,6 +96,7 @@ impl SessionFields {
             Event::ToolStarted(ToolStarted { call_id, .. })
             | Event::ToolFinished(ToolFinished { call_id, .. })
             | Event::CallRequested(CallRequested { call_id, .. })
+            | Event::DelegateStarted(DelegateStarted { call_id, .. })
             | Event::CallAnswered(CallAnswered { call_id, .. })
             | Event::ApprovalRequested(ApprovalRequested { call_id, .. })
             | Event::ApprovalDecided(ApprovalDecided { call_id, .. }) => {

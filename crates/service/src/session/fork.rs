@@ -97,6 +97,8 @@ impl SessionFields {
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);
+        // Nobody waits for it.
+        self.descent = None;
         self.created_at = record.time;
         self.created_key.clone_from(&forked.key);
         self.is_archived = false;

@@ -130,6 +130,7 @@ impl Event {
             Self::CallRequested(request) => {
                 format!("{} waits for its caller: {} {}", request.name, request.call_id, request.arguments.as_str())
             }
+            Self::DelegateStarted(started) => format!("{} started the sub-agent {}", started.call_id, started.child),
             Self::CallAnswered(answered) => {
                 let outcome = match answered.outcome {
                     CallOutcome::Succeeded => "succeeded",

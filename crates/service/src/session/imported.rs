@@ -16,6 +16,7 @@ impl SessionFields {
     pub(super) fn imported(&mut self, seq: Seq) {
         self.imported_at = seq;
         self.workspace = None;
+        self.descent = None;
         self.client_tools = None;
         self.tools_of_queue.clear();
         self.allowed_rules = Arc::default();
@@ -34,6 +35,7 @@ impl SessionFields {
             !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
         let had_client_tools = self.client_tools.is_some() || !self.tools_of_queue.is_empty();
         let may_run = self.workspace.is_some()
+            || self.descent.is_some()
             || has_rules
             || had_client_tools
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);

@@ -147,16 +147,9 @@ impl SessionFields {
         let is_open = |progress: &CallProgress| !matches!(progress, CallProgress::Finished(_));
         let calls = open.calls.iter().filter(|call| is_open(&call.progress));
         let finished: Vec<ToolFinished> = calls
-            .map(|call| ToolFinished {
-                call_id: call.call.call_id.clone(),
-                name: call.call.name.clone(),
-                outcome: ToolOutcome::Unknown,
-                output: Body::from(UNKNOWN.to_owned()),
-                error: None,
-                duration_ms: 0,
-                files: Vec::new(),
-                confinement: None,
-                images: Vec::new(),
+            .map(|call| {
+                let (call_id, name) = (call.call.call_id.clone(), call.call.name.clone());
+                ToolFinished::new(call_id, name, ToolOutcome::Unknown, Body::from(UNKNOWN.to_owned()))
             })
             .collect();
         let turn = open.turn;

@@ -37,6 +37,7 @@ pub(crate) use state::RULES_MAX;
 pub use state::{ApplyError, Decided, KeyUse, Session, SessionFields};
 pub(crate) use turn::TurnFold;
 pub use turn::{
-    Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, Requested, SteeredText, TurnEnd,
+    Answered, Asked, CallProgress, CallState, Delegating, FormState, OpenTurn, QueuedTurn, Requested, SteeredText,
+    TurnEnd,
 };
 pub use view::{SessionMeta, View};

@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use meerkat_words::answers::SessionState;
+use meerkat_words::{agents::Descent, answers::SessionState};
 
 use super::{
     context::Context,
@@ -26,7 +26,7 @@ use crate::{
     model::Usage,
     options::{Budgets, ModelOptions},
     output::OutputSpec,
-    tool::{ClientTools, NAME_BYTES_MAX, RECALL_TOOL},
+    tool::{ClientTools, DELEGATE, NAME_BYTES_MAX, RECALL_TOOL},
 };
 
 /// Time for which an idempotency key is kept at least, in milliseconds. A wrong clock makes no key old: later keys, and
@@ -149,6 +149,9 @@ pub struct SessionFields {
     pub is_archived: bool,
     /// The session that it was forked from.
     pub forked_from: Option<SessionId>,
+    /// The call that started it, if it is a sub-agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descent: Option<Descent>,
     /// Model of turns that name none.
     pub model: String,
     /// Its system prompt.
@@ -284,6 +287,12 @@ impl SessionFields {
         let is_client = || self.client_tools.as_ref().is_some_and(|set| set.get(tool).is_some());
         (self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool)) || is_client())
             && !(tool == RECALL_TOOL && self.memory.scope == MemoryScope::None)
+            && (tool != DELEGATE || self.may_delegate())
+    }
+
+    /// Returns true if the running turn may start sub-agents.
+    pub(crate) fn may_delegate(&self) -> bool {
+        self.open_turn.as_ref().is_some_and(|open| open.terms.budgets.agents.is_some_and(|agents| agents > 0))
     }
 
     /// Returns the whole live context: system prompt, summary, reminders and pins, then the conversation.

@@ -6,14 +6,15 @@ use meerkat_errors::ErrorBody;
 use serde::{Deserialize, Serialize};
 
 use meerkat_words::{
+    agents::Delegated,
     answers::{QueueItem, TurnResult, TurnStatus},
     calls::OpenCall,
 };
 
 use super::{
     event::{
-        AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted,
-        TurnSteered, TurnTotals,
+        AssistantMessage, CallRequested, Decision, Event, Key, Record, ToolFinished, TurnEdited, TurnQueued,
+        TurnStarted, TurnSteered, TurnTotals,
     },
     message::{Block, Body, Message, RawJson, ToolCall, ToolResult},
 };
@@ -173,6 +174,8 @@ pub enum CallProgress {
     Started,
     /// It waits for its caller.
     Requested(Requested),
+    /// It waits for its sub-agent.
+    Delegated(Delegating),
     /// It has its result.
     Finished(ToolResult),
 }
@@ -197,6 +200,33 @@ pub struct Requested {
     pub time: Timestamp,
     /// The call, as answers name it.
     pub call: Arc<OpenCall>,
+}
+
+/// Call that waits for its sub-agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delegating {
+    /// The time at which it started.
+    pub time: Timestamp,
+    /// The sub-agent.
+    pub child: SessionId,
+    /// What is kept for the sub-agent.
+    pub reserved: Budgets,
+}
+
+impl Delegating {
+    /// Returns what is kept for the sub-agent as if it were used. A budget without a limit counts for nothing.
+    #[must_use]
+    pub fn all(&self) -> Delegated {
+        let Budgets { tokens, steps, tool_calls, wall_ms: _, cost, agents } = self.reserved;
+        let of = Option::unwrap_or_default;
+        Delegated {
+            agents: of(agents).saturating_add(1),
+            steps: of(steps),
+            tool_calls: of(tool_calls),
+            tokens: of(tokens),
+            cost,
+        }
+    }
 }
 
 /// Question of a server while its call runs.
@@ -253,6 +283,10 @@ impl CallProgress {
                 let (turn, seq) = (record.turn.unwrap_or_default(), record.seq);
                 let call = Arc::new(OpenCall { call_id, name, arguments, effect, deadline, turn, seq });
                 (&request.call_id, Self::Requested(Requested { time: record.time, call }))
+            }
+            Event::DelegateStarted(started) => {
+                let (child, reserved) = (started.child, started.reserved);
+                (&started.call_id, Self::Delegated(Delegating { time: record.time, child, reserved }))
             }
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {
@@ -333,17 +367,45 @@ impl TurnEnd {
             tool_calls: self.totals.tool_calls,
             compactions: self.totals.compactions,
             error: self.error.clone(),
+            delegated: self.totals.delegated,
             calls: Vec::new(),
         }
     }
 }
 
 impl OpenTurn {
-    /// Returns true if a call waits for a decision, or for its caller.
+    /// Returns true if a call waits for a decision, for its caller or for its sub-agent.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        let waits = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Requested(_));
+        let waits = |call: &CallState| {
+            let progress = &call.progress;
+            matches!(progress, CallProgress::Waiting(_) | CallProgress::Requested(_) | CallProgress::Delegated(_))
+        };
         self.calls.iter().any(waits)
+    }
+
+    /// Lists the calls that wait for their sub-agents.
+    pub fn delegating(&self) -> impl Iterator<Item = (&ToolCall, &Delegating)> {
+        self.calls.iter().filter_map(|state| match &state.progress {
+            CallProgress::Delegated(delegating) => Some((&state.call, delegating)),
+            _ => None,
+        })
+    }
+
+    /// Returns what sub-agents used, and what is kept for those that work.
+    #[must_use]
+    pub fn delegated(&self) -> Delegated {
+        let used = self.totals.delegated.unwrap_or(Delegated::NOTHING);
+        self.delegating().fold(used, |sum, (_, delegating)| sum.and(delegating.all()))
+    }
+
+    /// Counts what the sub-agent of a call used that has its result.
+    pub(super) fn spend_delegated(&mut self, finished: &ToolFinished) {
+        let its = self.delegating().find(|(call, _)| call.call_id == finished.call_id);
+        let kept = its.map(|(_, delegating)| delegating.all());
+        if let Some(used) = finished.delegated.or(kept) {
+            self.totals.delegated = Some(self.totals.delegated.unwrap_or(Delegated::NOTHING).and(used));
+        }
     }
 
     /// Returns true if a call waits for a decision.
@@ -370,6 +432,7 @@ impl OpenTurn {
             | CallProgress::Decided(..)
             | CallProgress::Started
             | CallProgress::Requested(_)
+            | CallProgress::Delegated(_)
             | CallProgress::Finished(_) => None,
         }
     }
@@ -396,7 +459,8 @@ impl OpenTurn {
     pub fn outlives_its_process(&self) -> bool {
         let is_asked = |call: &CallState| {
             let progress = &call.progress;
-            matches!(progress, CallProgress::Waiting(_) | CallProgress::Decided(..) | CallProgress::Requested(_))
+            let is_decided = matches!(progress, CallProgress::Waiting(_) | CallProgress::Decided(..));
+            is_decided || matches!(progress, CallProgress::Requested(_) | CallProgress::Delegated(_))
         };
         let is_started = |call: &CallState| call.progress == CallProgress::Started;
         !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
@@ -490,12 +554,15 @@ impl TurnFold {
                 self.0.spend(answer.usage, answer.cost);
                 self.0.answered(record.seq, answer);
             }
-            Event::ToolStarted(_) | Event::CallRequested(_) => self.0.totals.tool_calls += 1,
+            Event::ToolStarted(_) | Event::CallRequested(_) | Event::DelegateStarted(_) => {
+                self.0.totals.tool_calls += 1;
+            }
             Event::ContextRebuilt(rebuilt) => {
                 let (usage, cost) = rebuilt.bill();
                 self.0.spend(usage, cost);
             }
             Event::SummaryUnused(unused) => self.0.spend(unused.usage, unused.cost),
+            Event::ToolFinished(finished) => self.0.spend_delegated(finished),
             Event::CompactionCompleted(_) => self.0.totals.compactions += 1,
             _ => {}
         }

@@ -59,6 +59,8 @@ pub struct View {
     pub client_tools: Option<Arc<ClientTools>>,
     /// Folder that its tools work in.
     pub workspace: Option<String>,
+    /// The session at the top of its tree, if it is a sub-agent.
+    pub root: Option<SessionId>,
     /// The tools that it may use; `None` for all.
     pub tools: Option<Arc<[String]>>,
     /// Its part in the project's memory.
@@ -92,6 +94,7 @@ impl View {
             calls: session.requested(),
             client_tools: session.client_tools.clone(),
             workspace: session.workspace.clone(),
+            root: session.descent.as_ref().map(|descent| descent.root),
             tools: session.tools.clone(),
             memory: session.memory,
             options: session.options.clone(),
@@ -198,6 +201,7 @@ impl SessionFields {
             cost: self.cost,
             forked_from: self.forked_from,
             last_error: failed.and_then(|end| Some(end.error.as_ref()?.code)),
+            parent: self.descent.as_ref().map(|descent| descent.parent.clone()),
         }
     }
 }

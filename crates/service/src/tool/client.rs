@@ -10,12 +10,13 @@ use meerkat_words::calls::ClientTool;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Approval, Effect, Invocation, OutputSink, PIN_FACT, Plan, READ_BLOB, SEARCH_TOOLS, Tool, ToolError, ToolSet,
+    Approval, DELEGATE, Effect, Invocation, OutputSink, PIN_FACT, Plan, READ_BLOB, SEARCH_TOOLS, Tool, ToolError,
+    ToolSet,
 };
 use crate::{ids::Seq, model::ToolSpec, redact::Secrets, store::hex};
 
 /// Names that no caller's tool may have, because the engine itself offers such a tool, or may.
-pub(super) const RESERVED: &[&str] = &[PIN_FACT, READ_BLOB, SEARCH_TOOLS];
+pub(super) const RESERVED: &[&str] = &[DELEGATE, PIN_FACT, READ_BLOB, SEARCH_TOOLS];
 
 /// Set of tools that a session's caller runs, as an event defined it.
 pub struct ClientTools {

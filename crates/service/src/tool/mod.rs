@@ -4,6 +4,7 @@
 
 mod changes;
 mod client;
+mod delegate;
 mod form;
 mod image;
 mod keeper;
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use changes::is_copy;
 pub use changes::{ChangeLog, change_of, content_of_copy};
 pub use client::ClientTools;
+pub(crate) use delegate::{Delegate, Wanted};
 pub use form::{Answer, Asking, Question, complete};
 pub use image::{IMAGE_BYTES_MAX, Picture};
 pub use keeper::RuleKeeper;
@@ -65,6 +67,8 @@ pub const RECALL_TOOL: &str = "search_project_history";
 pub(crate) const READ_BLOB: &str = "read_blob";
 /// Name of the tool by which a model pins a fact.
 pub(crate) const PIN_FACT: &str = "pin_fact";
+/// Name of the tool by which a model starts a sub-agent.
+pub(crate) const DELEGATE: &str = "delegate";
 /// Bytes of a failure's message; more is cut.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 /// Reason in the error of a call that a tool refused although its arguments are well-formed.

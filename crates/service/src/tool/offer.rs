@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ClientTools, RECALL_TOOL, ToolRegistry,
+    ClientTools, DELEGATE, RECALL_TOOL, ToolRegistry,
     search::{SEARCH_TOOLS, definition, is_of_server},
 };
 use crate::{model::ToolSpec, service::MemoryScope, session::Session};
@@ -18,6 +18,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) named: Option<&'a [String]>,
     /// True if its model does not search memory.
     pub(crate) is_without_memory: bool,
+    /// True if its running turn may start no sub-agents.
+    pub(crate) is_without_agents: bool,
     /// True if its context names a blob.
     pub(crate) has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
@@ -32,7 +34,8 @@ impl<'a> Offer<'a> {
         let (named, has_blobs) = (session.tools.as_deref(), session.context.has_blobs());
         let is_without_memory = session.memory.scope == MemoryScope::None;
         let client = session.client_tools.as_deref();
-        Self { named, is_without_memory, has_blobs, found: &session.found_tools, client }
+        let is_without_agents = session.open_turn().is_some() && !session.may_delegate();
+        Self { named, is_without_memory, is_without_agents, has_blobs, found: &session.found_tools, client }
     }
 
     /// The definitions of a request. If they took too much of the window, those of servers that the session has not found
@@ -67,6 +70,7 @@ impl<'a> Offer<'a> {
         let is_client = || self.client.is_some_and(|client| client.get(name).is_some());
         (self.named.is_none_or(|named| named.iter().any(|allowed| allowed == name)) || is_client())
             && !(self.is_without_memory && name == RECALL_TOOL)
+            && !(self.is_without_agents && name == DELEGATE)
     }
 
     /// The definition of the search, if it is needed and can be used.

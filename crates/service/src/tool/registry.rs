@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, Tool, ToolError, ToolSet, ToolSource,
-    source::Registered, test_tools::TEST_TOOLS,
+    Approval, ApprovalRules, DELEGATE, LeftOut, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, Tool, ToolError, ToolSet,
+    ToolSource, source::Registered, test_tools::TEST_TOOLS,
 };
 use crate::{SessionError, model::ToolSpec, session::message::RawJson, store::hex};
 
@@ -18,6 +18,7 @@ const LIKENESS_MIN: f64 = 0.8;
 
 /// Tools that only some builds, configurations or sessions have: a rule may name an absent one.
 const OPTIONAL_TOOLS: &[&str] = &[
+    DELEGATE,
     RECALL_TOOL,
     // The hands in a workspace.
     "read",

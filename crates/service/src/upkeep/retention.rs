@@ -62,6 +62,7 @@ mod tests {
             cost: None,
             forked_from: None,
             last_error: None,
+            parent: None,
         }
     }
 

@@ -22,6 +22,7 @@ use crate::{
     tool::{Approval, Effect, Form},
 };
 pub use crate::{
+    agents::{Delegated, Parent},
     calls::{AnsweredCall, OpenCall},
     reminder::{Pin, Reminder},
 };
@@ -82,6 +83,9 @@ pub struct TurnResult {
     pub compactions: u32,
     /// Error, if the turn did not complete.
     pub error: Option<ErrorBody>,
+    /// What its sub-agents used beside it; left out if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated: Option<Delegated>,
     /// The calls that wait for an answer; left out if the turn has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<OpenCall>,
@@ -169,7 +173,7 @@ pub enum SessionState {
     Running,
     /// Turns wait, but none runs.
     Queued,
-    /// The running turn waits for an approval, or for its caller to answer a call.
+    /// The running turn waits for an approval, for its caller to answer a call, or for sub-agents.
     Waiting,
 }
 
@@ -302,6 +306,9 @@ session_answers! {
     /// Code of its last turn's failure; left out if the turn did not fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_error: Option<ErrorCode>,
+    /// The call of another session that started it as a sub-agent; left out if it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<Parent>,
 }
 
 /// Message of a session's history.

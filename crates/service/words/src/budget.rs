@@ -32,16 +32,32 @@ pub struct Budgets {
     /// Cost; the model needs a price.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object_or_null")]
     pub cost: Option<Cost>,
+    /// Sub-agents, together with theirs; `agents.total` is the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agents: Option<u64>,
 }
 
 impl Budgets {
-    /// Checks that the turn can begin. A budget of 0 is one for tool calls alone.
+    /// Makes budgets of numbers, which are in millionths of a dollar for cost; `None` is no limit.
+    #[must_use]
+    pub fn of(mut units: impl FnMut(Budget) -> Option<u64>) -> Self {
+        Self {
+            tokens: units(Budget::Tokens),
+            steps: units(Budget::Steps),
+            tool_calls: units(Budget::ToolCalls),
+            wall_ms: units(Budget::WallMs),
+            cost: units(Budget::Cost).map(Cost::from_micros),
+            agents: units(Budget::Agents),
+        }
+    }
+
+    /// Checks that the turn can begin. A budget of 0 is one for tool calls and sub-agents alone.
     ///
     /// # Errors
     /// `INVALID_REQUEST` for a budget of 0 that would end the turn at once.
     pub fn check(&self) -> Result<(), SessionError> {
         let is_none = |budget: Budget| self.limit(budget).is_some_and(|limit| limit.units() == 0);
-        let none = Budget::ALL.iter().find(|&&budget| budget != Budget::ToolCalls && is_none(budget));
+        let none = Budget::ALL.iter().find(|&&budget| !budget.may_be_none() && is_none(budget));
         none.map_or(Ok(()), |budget| {
             let message = "0 would end the turn at once; for no budget, leave it out";
             Err(SessionError::invalid(format!("budgets.{}", budget.name()), message))
@@ -57,6 +73,7 @@ impl Budgets {
             tool_calls: self.tool_calls.or(other.tool_calls),
             wall_ms: self.wall_ms.or(other.wall_ms),
             cost: self.cost.or(other.cost),
+            agents: self.agents.or(other.agents),
         }
     }
 
@@ -69,6 +86,7 @@ impl Budgets {
             Budget::ToolCalls => self.tool_calls,
             Budget::WallMs => self.wall_ms,
             Budget::Cost => return self.cost.map(Amount::Money),
+            Budget::Agents => self.agents,
         };
         number.map(Amount::Number)
     }
@@ -88,11 +106,14 @@ pub enum Budget {
     WallMs,
     /// Cost.
     Cost,
+    /// Sub-agents.
+    Agents,
 }
 
 impl Budget {
     /// Every budget.
-    pub const ALL: &'static [Self] = &[Self::Tokens, Self::Steps, Self::ToolCalls, Self::WallMs, Self::Cost];
+    pub const ALL: &'static [Self] =
+        &[Self::Tokens, Self::Steps, Self::ToolCalls, Self::WallMs, Self::Cost, Self::Agents];
 
     /// Its name on the wire.
     #[must_use]
@@ -103,7 +124,14 @@ impl Budget {
             Self::ToolCalls => "tool_calls",
             Self::WallMs => "wall_ms",
             Self::Cost => "cost",
+            Self::Agents => "agents",
         }
+    }
+
+    /// Returns true if a turn can begin without any of it, and goes on when it is used up.
+    #[must_use]
+    pub const fn may_be_none(self) -> bool {
+        matches!(self, Self::ToolCalls | Self::Agents)
     }
 }
 
@@ -117,6 +145,12 @@ pub enum Amount {
 }
 
 impl Amount {
+    /// Makes an amount of a budget; that of cost is in millionths of a dollar.
+    #[must_use]
+    pub fn of(budget: Budget, units: u64) -> Self {
+        if budget == Budget::Cost { Self::Money(Cost::from_micros(units)) } else { Self::Number(units) }
+    }
+
     /// Returns it as a number, which is in millionths of a dollar for money.
     #[must_use]
     pub const fn units(self) -> u64 {
@@ -242,6 +276,7 @@ mod tests {
             ("wall_ms", json!(0), true),
             ("cost", json!({ "amount": "0", "currency": "USD" }), true),
             ("cost", json!({ "amount": "0.000001", "currency": "USD" }), false),
+            ("agents", json!(0), false),
         ] {
             let budgets: Budgets = serde_json::from_value(json!({ field: budget })).unwrap();
             let refused = budgets.check().err().map(|error| error.body().details["field"].clone());

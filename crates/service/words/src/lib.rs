@@ -3,6 +3,7 @@
 //!
 //! Nothing here touches a disk or a network. The engine re-exports it.
 
+pub mod agents;
 pub mod answers;
 pub mod approval;
 mod budget;

@@ -121,6 +121,7 @@ impl SessionQuery {
         self.created_after.is_none_or(|time| summary.created_at > time)
             && self.updated_after.is_none_or(|time| summary.updated_at > time)
             && self.archived.is_none_or(|archived| summary.archived == archived)
+            && (self.children || summary.parent.is_none())
             && self.labels.iter().all(|(name, value)| summary.labels.get(name) == Some(value))
     }
 

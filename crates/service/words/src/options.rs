@@ -271,6 +271,7 @@ impl TurnOptions {
             tool_calls: budget(asked.tool_calls, self.default_tool_calls, self.max_tool_calls),
             wall_ms: budget(asked.wall_ms, self.default_wall_ms, self.max_wall_ms),
             cost: least(asked.cost, dollars(self.default_cost), dollars(self.max_cost)),
+            agents: asked.agents,
         }
     }
 }
@@ -311,6 +312,28 @@ options! {
         remember: bool = false,
         /// Folder that the scripted model's test tools may write in; without it there are no test tools.
         test_dir: Option<std::path::PathBuf> = None,
+    }
+}
+
+options! {
+    /// Options of sub-agents.
+    AgentOptions {
+        /// Offers `delegate`, by which a model starts sub-agents.
+        enabled: bool = false,
+        /// Levels of sub-agents below a session that a person or a program started.
+        depth: u64 = 1,
+        /// Sub-agents of one session that work at one time.
+        width: u64 = 4,
+        /// Most sub-agents that one turn may start, together with theirs.
+        total: u64 = 32,
+    }
+}
+
+impl AgentOptions {
+    /// Computes how many sub-agents a turn may start that asks for so many; `None` if none are offered at all.
+    #[must_use]
+    pub fn budget(&self, asked: Option<u64>) -> Option<u64> {
+        self.enabled.then(|| asked.unwrap_or(self.total).min(self.total))
     }
 }
 
@@ -518,6 +541,8 @@ pub struct EngineOptions {
     pub tools: ToolOptions,
     /// Approvals of tool calls.
     pub approval: ApprovalOptions,
+    /// Sub-agents.
+    pub agents: AgentOptions,
     /// The live context.
     pub context: ContextOptions,
     /// Sizes of requests.
@@ -556,17 +581,40 @@ mod tests {
             assert_eq!(options.budgets(Budgets { steps: asked, ..Budgets::default() }).steps, expected, "{options:?}");
         }
         let cost = |micros| Some(Cost::from_micros(micros));
-        let asked =
-            Budgets { tokens: Some(9), steps: Some(9), tool_calls: Some(9), wall_ms: Some(9), cost: cost(9_000_000) };
+        let asked = Budgets::of(|budget| Some(if budget == Budget::Cost { 9_000_000 } else { 9 }));
         let max_cost = "5".parse().unwrap();
         let all = TurnOptions { max_tokens: 1, max_steps: 2, max_tool_calls: 3, max_wall_ms: 4, max_cost, ..max(0) };
-        let least =
-            Budgets { tokens: Some(1), steps: Some(2), tool_calls: Some(3), wall_ms: Some(4), cost: cost(5_000_000) };
-        assert_eq!(all.budgets(asked), least);
+        let least = |budget| match budget {
+            Budget::Tokens => 1,
+            Budget::Steps => 2,
+            Budget::ToolCalls => 3,
+            Budget::WallMs => 4,
+            Budget::Cost => 5_000_000,
+            // `agents.total` limits them.
+            Budget::Agents => 9,
+        };
+        assert_eq!(all.budgets(asked), Budgets::of(|budget| Some(least(budget))));
         let usual = TurnOptions { default_cost: "0.25".parse().unwrap(), ..TurnOptions::default() };
         assert_eq!(usual.budgets(Budgets::default()).cost, cost(250_000));
         assert_eq!(usual.budgets(asked).cost, cost(9_000_000));
     }
+
+    /// The configuration alone switches sub-agents on, and a request can only lower their number.
+    #[test]
+    fn a_turn_may_start_as_many_sub_agents_as_it_asks_for_up_to_the_configured_total() {
+        for (enabled, asked, expected) in [
+            (false, None, None),
+            (false, Some(9), None),
+            (true, None, Some(32)),
+            (true, Some(0), Some(0)),
+            (true, Some(5), Some(5)),
+            (true, Some(33), Some(32)),
+        ] {
+            let options = AgentOptions { enabled, ..AgentOptions::default() };
+            assert_eq!(options.budget(asked), expected, "{enabled} {asked:?}");
+        }
+    }
+
     /// `NaN` is no JSON, but a program in Rust has it.
     #[test]
     fn a_model_is_asked_within_the_ranges_that_every_vendor_has() {

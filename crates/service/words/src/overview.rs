@@ -82,6 +82,9 @@ pub struct OpenApproval {
     /// Folder that the session's tools work in; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// The session at the top of its tree, where a person looks; left out if it is no sub-agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<SessionId>,
     /// What it waits for.
     pub kind: OpenKind,
     /// Time at which the call asked.

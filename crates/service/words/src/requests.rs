@@ -478,6 +478,9 @@ pub struct SessionQuery {
     pub labels: BTreeMap<String, String>,
     /// Only archived ones if `true`, only others if `false`; both if `null`.
     pub archived: Option<bool>,
+    /// Sub-agents too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub children: bool,
     /// Cursor from the previous page.
     pub cursor: Option<String>,
     /// Most sessions to return.

@@ -111,6 +111,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         cost: None,
         forked_from: None,
         last_error: None,
+        parent: None,
     }
 }
 

@@ -73,6 +73,9 @@ pub(crate) struct TurnFlags {
     /// End the turn when it has cost this many US dollars, such as 0.50
     #[arg(long, value_name = "DOLLARS")]
     pub(crate) budget_cost: Option<Decimal>,
+    /// Let the turn start at most this many sub-agents, together with theirs
+    #[arg(long, value_name = "N")]
+    pub(crate) budget_agents: Option<u64>,
     /// Name the request: repeated with this key, from the same folder, it runs only once
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

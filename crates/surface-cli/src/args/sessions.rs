@@ -25,6 +25,9 @@ pub(crate) enum SessionCommand {
         /// Only archived sessions; with `false`, only the others
         #[arg(long, num_args = 0..=1, default_missing_value = "true")]
         archived: Option<bool>,
+        /// Sub-agents too
+        #[arg(long)]
+        children: bool,
         /// Only sessions created after this time, such as 2026-01-31T00:00:00Z
         #[arg(long, value_name = "TIME")]
         created_after: Option<String>,

@@ -8,8 +8,8 @@ use meerkat_service::{
     cost::{self, Price},
     model::vendors::Preset,
     options::{
-        ApprovalOptions, ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
-        RetentionOptions, ToolOptions, TurnOptions,
+        AgentOptions, ApprovalOptions, ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig,
+        ProjectionOptions, RetentionOptions, ToolOptions, TurnOptions,
     },
 };
 use meerkat_tools::servers::ServerConfig;
@@ -23,6 +23,7 @@ pub(crate) struct Values {
     pub(super) turn: TurnOptions,
     pub(crate) tools: ToolOptions,
     pub(super) approval: ApprovalOptions,
+    pub(super) agents: AgentOptions,
     #[serde(default)]
     pub(super) servers: BTreeMap<String, ServerConfig>,
     pub(super) context: ContextOptions,

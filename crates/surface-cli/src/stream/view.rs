@@ -193,6 +193,7 @@ impl View {
             Event::ApprovalRequested(_)
             | Event::ToolAllowed(_)
             | Event::CallRequested(_)
+            | Event::DelegateStarted(_)
             | Event::CallAnswered(_)
             | Event::BudgetWarning(_)
             | Event::SummaryUnused(_)

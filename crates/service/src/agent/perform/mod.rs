@@ -30,6 +30,10 @@ const OUTCOMES_MAX: usize = 64;
 
 /// Report of an effect.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one is under way at a time, and a box would cost each call an allocation"
+)]
 pub(crate) enum Outcome {
     /// More of the model's text or reasoning.
     Delta { is_reasoning: bool, text: String },

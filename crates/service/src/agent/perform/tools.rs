@@ -107,7 +107,8 @@ async fn run_one(
     let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
     let (call_id, name) = (call.invocation.call_id.clone(), call.name.clone());
     let (files, confinement, images) = (changes.take(), sink.confinement(), sink.take_images().await);
-    ToolFinished { call_id, name, outcome, output, error, duration_ms, files, confinement, images }
+    let finished = ToolFinished::new(call_id, name, outcome, output);
+    ToolFinished { error, duration_ms, files, confinement, images, ..finished }
 }
 
 /// End of a bounded run.

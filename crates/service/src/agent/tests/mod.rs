@@ -9,6 +9,7 @@ mod compaction;
 mod costs;
 mod cut_off;
 mod decided;
+mod delegate;
 mod edited;
 mod fakes;
 mod faults;
@@ -37,7 +38,7 @@ mod window;
 
 use std::{
     collections::HashSet,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
 };
 
 use serde_json::Value;
@@ -204,6 +205,7 @@ impl Rig {
             compaction: self.compaction,
             compactor: self.compactor,
             rule_keeper: self.rule_keeper,
+            attend: OnceLock::new(),
         };
         Engine { ports: Arc::new(ports), derived, owner: None }
     }

@@ -36,6 +36,7 @@ fn summary(session_id: SessionId, last_seq: Seq) -> SessionSummary {
         cost: None,
         forked_from: None,
         last_error: None,
+        parent: None,
     }
 }
 

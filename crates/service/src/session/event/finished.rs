@@ -8,7 +8,8 @@ impl ToolFinished {
     #[must_use]
     pub fn new(call_id: String, name: String, outcome: ToolOutcome, output: Body) -> Self {
         let (files, images) = (Vec::new(), Vec::new());
-        Self { call_id, name, outcome, output, error: None, duration_ms: 0, files, confinement: None, images }
+        let (error, confinement, delegated) = (None, None, None);
+        Self { call_id, name, outcome, output, error, duration_ms: 0, files, confinement, images, delegated }
     }
 
     /// Returns it as a result in the context.

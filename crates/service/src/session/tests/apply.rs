@@ -24,9 +24,9 @@ use crate::{
         Answered, CallProgress, CallState, OpenTurn, TurnFold, View,
         event::{
             AssistantMessage, BudgetWarning, CallRequested, ClientToolsChanged, CompactionCompleted, CompactionFailed,
-            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, PartialText,
-            Record, SessionForked, SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted,
-            TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, DelegateStarted, Event, HistoryGiven, Key,
+            PartialText, Record, SessionForked, SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome,
+            ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
         message::{Message, RawJson, ToolCall},
@@ -333,6 +333,8 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         let (arguments, deadline) = (RawJson::empty_object(), SeededIds::wall_time());
         let requested = CallRequested { call_id: call_id.clone(), name: name.clone(), arguments, effect, deadline };
         add(open, Event::CallRequested(requested));
+        let (id, reserved) = (call_id.clone(), Budgets::default());
+        add(open, Event::DelegateStarted(DelegateStarted { call_id: id, child: SessionId::default(), reserved }));
         add(open, Event::ToolStarted(ToolStarted { call_id, name, effect, files }));
     }
     for event in of_an_open_turn() {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_words::calls::{CallOutcome, ClientTool};
+use meerkat_words::{
+    agents::{Delegated, Descent, Parent},
+    calls::{CallOutcome, ClientTool},
+};
 use proptest::{collection::vec, prelude::*};
 
 use super::{
@@ -23,13 +26,13 @@ use crate::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
             ChangedFile, ClientToolsChanged, CompactionCompleted, CompactionFailed, CompactionStarted,
-            CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event, EventKind, FileBefore, HistoryGiven,
-            HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, OutputRefused, PartialText, Pinned,
-            Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope, SessionArchived,
-            SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory, SessionUnarchived,
-            SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome,
-            ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted,
-            TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
+            CompactionUndone, ContextRebuilt, ContextTokens, Decision, DelegateStarted, Event, EventKind, FileBefore,
+            HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, OutputRefused,
+            PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
+            SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
+            SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished,
+            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
+            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -115,7 +118,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let [media_type, blob] = [&text; 2].map(Clone::clone);
     let image = Attached::Image(Image { media_type, blob, bytes: number, width: small, height: small });
     let blocks = if is_full { vec![image, file] } else { Vec::new() };
-    let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
+    let delegated = is_full.then_some(Delegated { agents: number, steps: number, tool_calls: 1, tokens: number, cost });
+    let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost, delegated };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
         EventKind::SessionCreated => Event::SessionCreated(SessionCreated {
@@ -132,6 +136,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 true => SessionMemory { scope: MemoryScope::Session, index: false },
                 false => SessionMemory::default(),
             },
+            descent: is_full.then(|| {
+                let parent = Parent { session_id: session_id(), turn: small, call_id: with.text.clone() };
+                Descent { parent, root: session_id(), depth: number }
+            }),
             key,
         }),
         EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
@@ -294,6 +302,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 .into_iter()
                 .collect(),
             name: text,
+            delegated,
         }),
         EventKind::ApprovalRequested => {
             let (preview, rule) = (when_full(&text), when_full(&text));
@@ -323,6 +332,9 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             effect: Effect::ReadOnly,
             deadline: SeededIds::wall_time(),
         }),
+        EventKind::DelegateStarted => {
+            Event::DelegateStarted(DelegateStarted { call_id: text, child: session_id(), reserved: budgets })
+        }
         EventKind::CallAnswered => Event::CallAnswered(CallAnswered {
             call_id: text.clone(),
             outcome: if is_full { CallOutcome::Failed } else { CallOutcome::Succeeded },

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_words::calls::{CallOutcome, ClientTool};
+use meerkat_words::{
+    agents::Delegated,
+    calls::{CallOutcome, ClientTool},
+};
 
 use super::{
     created,
@@ -23,11 +26,11 @@ use crate::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
             ClientToolsChanged, CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone,
-            ContextRebuilt, Decision, Event, HistoryGiven, Key, LogTailRepaired, OutputRefused, PartialText, Pinned,
-            Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
-            SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
-            Unpinned,
+            ContextRebuilt, Decision, DelegateStarted, Event, HistoryGiven, Key, LogTailRepaired, OutputRefused,
+            PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked,
+            SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered,
+            TurnTotals, Unpinned,
         },
         message::{Block, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
@@ -50,6 +53,8 @@ enum Stage {
     Answered,
     /// It waits for its caller.
     Requested,
+    /// It waits for its sub-agent.
+    Delegated,
     /// Its caller has answered.
     Replied,
     Finished,
@@ -662,6 +667,11 @@ fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stag
             let requested = CallRequested { call_id, name, arguments, effect, deadline };
             (Stage::Requested, Event::CallRequested(requested))
         }
+        (Stage::Proposed, 2) if detail.is_multiple_of(5) => {
+            let reserved = Budgets { steps: Some(3), agents: Some(1), ..Budgets::default() };
+            let started = DelegateStarted { call_id, child: SessionId::default(), reserved };
+            (Stage::Delegated, Event::DelegateStarted(started))
+        }
         (Stage::Requested, 0 | 1) => {
             let (outcome, answer_hash) = (CallOutcome::Succeeded, format!("{detail}"));
             (Stage::Replied, Event::CallAnswered(CallAnswered { call_id, outcome, answer_hash, started }))
@@ -674,10 +684,13 @@ fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stag
         }
         _ => {
             let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail / 3 % 3];
+            let is_delegated = stage == Stage::Delegated;
             let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered | Stage::Replied);
-            let outcome = if has_run { outcome } else { ToolOutcome::NotRun };
-            let output = body(detail);
-            (Stage::Finished, Event::ToolFinished(ToolFinished::new(call_id, name, outcome, output)))
+            let outcome = if has_run || is_delegated { outcome } else { ToolOutcome::NotRun };
+            let finished = ToolFinished::new(call_id, name, outcome, body(detail));
+            // How a sub-agent ended may not be known.
+            let delegated = (is_delegated && detail.is_multiple_of(2)).then_some(Delegated::NOTHING);
+            (Stage::Finished, Event::ToolFinished(ToolFinished { delegated, ..finished }))
         }
     }
 }

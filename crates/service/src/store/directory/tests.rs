@@ -47,6 +47,7 @@ fn summary(n: u8, version: u8) -> SessionSummary {
         cost: None,
         forked_from: None,
         last_error: None,
+        parent: None,
     }
 }
 

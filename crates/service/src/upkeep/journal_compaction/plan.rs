@@ -82,6 +82,7 @@ impl Brief {
             Event::ToolStarted(started) if !started.files.is_empty() => What::Detail(false),
             Event::ToolStarted(started) => What::Request((false, started.call_id.clone())),
             Event::CallRequested(request) => What::Request((false, request.call_id.clone())),
+            Event::DelegateStarted(started) => What::Request((false, started.call_id.clone())),
             // The answer is kept as long as a key.
             Event::CallAnswered(_) => What::Detail(true),
             Event::ToolFinished(finished) => What::Result((false, finished.call_id.clone())),

@@ -425,8 +425,8 @@ fn lives_that_are_compacted_lose_something_of_every_kind() {
         });
     }
     let due = "approval_decided approval_requested approval_requested+ assistant_message budget_warning \
-               call_answered call_requested history_snapshot output_refused partial_text reminder_cleared reminder_set \
-               steering_entered tool_finished tool_started tool_started+ turn_completed turn_edited turn_failed \
+               call_answered call_requested delegate_started history_snapshot output_refused partial_text \
+               reminder_cleared reminder_set steering_entered tool_finished tool_started tool_started+ turn_completed turn_edited turn_failed \
                turn_interrupted turn_queued turn_started turn_steered";
     assert_eq!(gone.keys().cloned().collect::<Vec<_>>(), due.split_whitespace().collect::<Vec<_>>());
 }

@@ -1,0 +1,288 @@
+//! Sub-agents of a turn: what each may use, what it may do, and its end. What a call starts, and with what share of the
+//! budgets, is decided by pure functions; the journal of the session that calls is all there is to know of it.
+
+use std::{collections::HashMap, path::Path, time::Duration};
+
+use meerkat_words::{
+    agents::{Delegated, Descent, Parent},
+    calls::{CallContent, CallOutcome},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    actor::Actor,
+    calls::content,
+    decide::{CallAnswer, Control, used},
+};
+use crate::{
+    SessionError,
+    ids::SessionId,
+    options::{AgentOptions, Amount, Budget, Budgets},
+    output::OutputSpec,
+    service::{AnswerCall, CreateSession, StartTurn},
+    session::{
+        Session,
+        event::{DelegateStarted, Event, ToolOutcome},
+        message::ToolCall,
+    },
+    store::StoreError,
+    tool::{DELEGATE, ToolError, Wanted, prefix},
+};
+
+/// Time within which sub-agents end that were asked to.
+const END: Duration = Duration::from_secs(30);
+
+/// Text for a model that may start no sub-agents.
+pub(super) const NO_AGENTS: &str = "No sub-agent can be started here. Do the work yourself.";
+
+/// Has a sub-agent work, and reports its end to the session that called.
+pub(crate) type Attend = Box<dyn Fn(Order) + Send + Sync>;
+
+/// Sub-agent that is to work. Given twice, it is the same one.
+pub(crate) struct Order {
+    /// Its session.
+    pub(crate) child: SessionId,
+    pub(crate) descent: Descent,
+    /// What is kept for it.
+    pub(crate) reserved: Budgets,
+    /// How its session is made, if it is not there yet.
+    pub(crate) create: CreateSession,
+    /// Its turn.
+    pub(crate) start: StartTurn,
+    /// Fires when it should end.
+    pub(crate) end: CancellationToken,
+}
+
+/// End of a sub-agent.
+#[derive(Debug)]
+pub(crate) struct ChildEnded {
+    pub(crate) call_id: String,
+    pub(crate) child: SessionId,
+    pub(crate) outcome: CallOutcome,
+    /// Text for the model.
+    pub(crate) text: String,
+    /// `None` if it is not known: then all that was kept for it counts.
+    pub(crate) used: Option<Delegated>,
+}
+
+/// Sub-agents of the running turn that work for this actor.
+#[derive(Default)]
+pub(super) struct Children {
+    /// By their calls.
+    attended: HashMap<String, CancellationToken>,
+    /// Time by the monotonic clock until which they end that were asked to.
+    until: Option<Duration>,
+}
+
+/// What a turn can still give to sub-agents.
+pub(super) struct Ledger<'a> {
+    settings: &'a AgentOptions,
+    /// Sub-agents that work.
+    open: u64,
+    /// Distance of the session from the top of its tree.
+    depth: u64,
+    /// What is neither used nor kept for a sub-agent.
+    rest: Budgets,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn of(session: &Session, control: &Control, settings: &'a AgentOptions) -> Self {
+        let depth = session.descent.as_ref().map_or(0, |descent| descent.depth);
+        let open = session.open_turn();
+        let rest = open.map_or_else(Budgets::default, |open| {
+            let rest = |budget| {
+                let limit = open.terms.budgets.limit(budget)?;
+                Some(limit.units().saturating_sub(used(open, control, budget).units()))
+            };
+            Budgets::of(rest)
+        });
+        Self { settings, open: open.map_or(0, |open| open.delegating().count() as u64), depth, rest }
+    }
+
+    /// Keeps a share for one more sub-agent: what its call asks for, or of each limited budget the rest, divided by the
+    /// places that are left. The turn itself keeps a step.
+    ///
+    /// # Errors
+    /// Says why there is none, for the model.
+    pub(super) fn reserve(&mut self, asked: &Budgets) -> Result<Budgets, String> {
+        let AgentOptions { depth, width, .. } = *self.settings;
+        let places = width.saturating_sub(self.open);
+        if places == 0 {
+            return Err(format!(
+                "{width} sub-agents work already, and no more may at one time. Wait for their results, or do the work \
+                 yourself."
+            ));
+        }
+        if self.depth >= depth {
+            return Err(NO_AGENTS.to_owned());
+        }
+        let mut refused = None;
+        let given = Budgets::of(|budget| {
+            let asked = asked.limit(budget).map(Amount::units);
+            let rest = self.rest.limit(budget).map(Amount::units);
+            let is_deepest = self.depth + 1 >= depth;
+            let Some(rest) = rest else { return if budget == Budget::Agents { Some(0) } else { asked } };
+            let free = match budget {
+                // The sub-agent itself is one.
+                Budget::Agents if rest == 0 => {
+                    refused = Some("This turn may start no further sub-agent. Do the work yourself.".to_owned());
+                    0
+                }
+                Budget::Agents if is_deepest => 0,
+                // The turn keeps a step, and the call itself is a tool call.
+                Budget::Steps | Budget::ToolCalls | Budget::Agents => rest.saturating_sub(1),
+                Budget::Tokens | Budget::WallMs | Budget::Cost => rest,
+            };
+            let share = match budget {
+                // It passes for all at the same time.
+                Budget::WallMs => free,
+                _ => free / places,
+            };
+            let given = asked.unwrap_or(share);
+            if given > free || given == 0 && !budget.may_be_none() {
+                let (name, free) = (budget.name(), Amount::of(budget, free));
+                let asked = asked
+                    .map_or_else(String::new, |asked| format!(", and {} was asked for", Amount::of(budget, asked)));
+                refused.get_or_insert_with(|| {
+                    format!(
+                        "Of this turn's budget of {name}, {free} is left for sub-agents{asked}. Ask for less, or do the \
+                         work yourself."
+                    )
+                });
+            }
+            Some(given)
+        });
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        self.open += 1;
+        self.rest = Budgets::of(|budget| {
+            let own = u64::from(matches!(budget, Budget::ToolCalls | Budget::Agents));
+            let kept = match budget {
+                Budget::WallMs => 0,
+                _ => given.limit(budget).map_or(0, Amount::units) + own,
+            };
+            self.rest.limit(budget).map(|rest| rest.units().saturating_sub(kept))
+        });
+        Ok(given)
+    }
+}
+
+/// Refuses a sub-agent that may do more than the session.
+fn check_tools(session: &Session, wanted: &Wanted) -> Result<(), String> {
+    let mut tools = wanted.tools.iter().flatten();
+    tools.find(|name| !session.may_use(name) && *name != DELEGATE).map_or(Ok(()), |name| {
+        Err(format!("You may not use the tool {name:?}, so a sub-agent may not either. Name tools of yours."))
+    })
+}
+
+/// Describes the sub-agent of a call. It may do what the session and its turn may do, or less.
+pub(super) fn order(session: &Session, call: &ToolCall, (child, reserved): (SessionId, Budgets)) -> Option<Order> {
+    let open = session.open_turn()?;
+    // The arguments were checked before the call started; without a prompt the turn is refused.
+    let wanted: Wanted = ToolError::decode(&call.arguments).unwrap_or_default();
+    let parent = Parent { session_id: session.id, turn: open.turn, call_id: call.call_id.clone() };
+    let key = Some(format!("{}:{}:{}", parent.session_id, parent.turn, parent.call_id));
+    let root = session.descent.as_ref().map_or(session.id, |descent| descent.root);
+    let depth = session.descent.as_ref().map_or(0, |descent| descent.depth) + 1;
+    let create = CreateSession {
+        model: Some(open.terms.model.clone()),
+        labels: session.labels.clone(),
+        tools: wanted.tools.or_else(|| session.tools.as_deref().map(<[String]>::to_vec)),
+        workspace: session.workspace().and_then(Path::to_str).map(str::to_owned),
+        compaction: session.compaction(),
+        budgets: Budgets { agents: reserved.agents, ..Budgets::default() },
+        options: session.options.clone(),
+        memory: session.memory,
+        idempotency_key: key.clone(),
+        ..CreateSession::default()
+    };
+    let start = StartTurn {
+        budgets: reserved,
+        output: wanted.output.map(OutputSpec::new),
+        attended: open.terms.attended,
+        allow: open.terms.allow.clone(),
+        access: open.terms.access,
+        search_path: open.terms.search_path.clone(),
+        wait: false,
+        idempotency_key: key,
+        ..StartTurn::new(child, wanted.prompt)
+    };
+    let (descent, end) = (Descent { parent, root, depth }, CancellationToken::new());
+    Some(Order { child, descent, reserved, create, start, end })
+}
+
+impl Actor {
+    /// Starts sub-agents for these calls as far as there is room, and answers the others.
+    pub(super) async fn delegate(&mut self, calls: &[String]) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (turn, now) = (open.turn, self.ports.world.clock.now());
+        let mut ledger = Ledger::of(&self.session, &self.control, &self.ports.options.agents);
+        let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
+        let events = wanted.map(|call| {
+            let asked: Result<Wanted, _> = ToolError::decode(&call.arguments).map_err(|error| error.to_string());
+            let checked = asked.and_then(|wanted| check_tools(&self.session, &wanted).map(|()| wanted.budget));
+            let call_id = call.call_id.clone();
+            match checked.and_then(|budget| ledger.reserve(&budget)) {
+                Ok(reserved) => {
+                    let child = self.ports.world.ids.next_session_id(now);
+                    Event::DelegateStarted(DelegateStarted { call_id, child, reserved })
+                }
+                Err(text) => {
+                    let error = Some(ToolError::Refused(String::new()).not_run_body(&text));
+                    let (name, outcome) = (call.name.clone(), ToolOutcome::NotRun);
+                    Event::ToolFinished(self.answer_of(CallAnswer { call_id, name, outcome, text, error }))
+                }
+            }
+        });
+        let events = events.collect();
+        self.record_durably(Some(turn), events).await.map(drop)
+    }
+
+    /// Has the sub-agents of open calls work that do not work for this actor yet.
+    pub(super) fn attend_children(&mut self) {
+        let (Some(open), Some(attend)) = (self.session.open_turn(), self.ports.attend.get()) else { return };
+        for (call, delegating) in open.delegating() {
+            if self.running.children.attended.contains_key(&call.call_id) {
+                continue;
+            }
+            let Some(order) = order(&self.session, call, (delegating.child, delegating.reserved)) else { continue };
+            self.running.children.attended.insert(call.call_id.clone(), order.end.clone());
+            attend(order);
+        }
+    }
+
+    /// Ends the sub-agents, because the turn ends, and waits for the next of them. After a while they are given up.
+    pub(super) async fn end_children(&mut self) {
+        self.attend_children();
+        let now = self.ports.world.clock.elapsed();
+        let until = *self.running.children.until.get_or_insert(now + END);
+        self.running.children.attended.values().for_each(CancellationToken::cancel);
+        let command = if until > now { self.next_command(until - now).await } else { Some(None) };
+        match command {
+            // None is left to report an end, or there is no time left.
+            Some(None) => self.control.are_children_given_up = true,
+            command => self.heed(command).await,
+        }
+    }
+
+    /// Takes the end of a sub-agent. One that comes again, or too late, changes nothing.
+    pub(super) async fn child_ended(&mut self, ended: &ChildEnded) -> Result<(), SessionError> {
+        self.shared.check_writable()?;
+        let its = self.session.open_turn().and_then(|open| {
+            let mut calls = open.delegating().map(|(call, delegating)| (open.turn, call, delegating));
+            let (turn, call, delegating) =
+                calls.find(|(_, call, at)| (&call.call_id, at.child) == (&ended.call_id, ended.child))?;
+            Some((turn, call.name.clone(), delegating.time))
+        });
+        let Some((turn, name, since)) = its else { return Ok(()) };
+        let (session_id, call_id, outcome) = (self.session.id, ended.call_id.clone(), ended.outcome);
+        let most = usize::try_from(self.ports.options.tools.max_output_bytes).unwrap_or(usize::MAX);
+        let text = vec![CallContent::Text(prefix(&ended.text, most).to_owned())];
+        let answer = AnswerCall { session_id, call_id, outcome, content: text, wait: false };
+        let mut finished = content(&self.ports, &answer, name).await?;
+        finished.duration_ms = self.waited_ms(since);
+        finished.delegated = ended.used;
+        self.changed(Some(turn), Event::ToolFinished(finished)).await.map(drop)
+    }
+}
