@@ -230,6 +230,7 @@ impl ServeOptions {
             acp: self.acp.clone().map(|options| Acp {
                 service: service.clone(),
                 options,
+                silence: Duration::from_millis(limits.stall_ms),
                 stop: ending.closing.clone(),
                 websockets: TaskTracker::new(),
             }),

@@ -90,6 +90,23 @@ async fn what_is_said_of_a_body_is_true_of_what_was_sent() {
     }
 }
 
+#[tokio::test]
+async fn a_label_that_is_given_twice_is_refused_and_changes_nothing() {
+    let server = Server::stored();
+    let made = server.send("POST /v1/sessions", r#"{"labels":{"user":"a"}}"#).await.json();
+    let session = format!("/v1/sessions/{}", made["session_id"].as_str().unwrap());
+    let twice = r#"{"labels":{"user":"b","user":"c"}}"#;
+    for line in ["POST /v1/sessions".to_owned(), format!("PATCH {session}")] {
+        let answer = server.send(&line, twice).await;
+        assert_eq!(answer.refusal().1, "INVALID_REQUEST", "{line}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("duplicate label \"user\""), "{line}: {message}");
+    }
+    assert_eq!(server.send(&format!("GET {session}"), "").await.json()["labels"]["user"], "a");
+    let all = server.send("GET /v1/sessions", "").await.json();
+    assert_eq!(all["items"].as_array().unwrap().len(), 1);
+}
+
 fn refused(field: &str) -> (u16, String, String) {
     (400, "INVALID_REQUEST".to_owned(), field.to_owned())
 }

@@ -48,11 +48,11 @@ pub(crate) fn upgrade<B>(acp: &Acp, mut request: Request<B>) -> Response<Body> {
         return crate::listen::refusal(&SessionError::invalid("Upgrade", message).body());
     };
     let upgraded = hyper::upgrade::on(&mut request);
-    let (service, options, stop) = (acp.service.clone(), acp.options.clone(), acp.stop.clone());
+    let (service, options, silence, stop) = (acp.service.clone(), acp.options.clone(), acp.silence, acp.stop.clone());
     acp.websockets.spawn(async move {
         let served = async {
             let connection = TokioIo::new(upgraded.await.map_err(std::io::Error::other)?);
-            let messages = messages(connection, options.message_bytes);
+            let messages = messages(connection, options.message_bytes, silence);
             serve(service, options.into(), messages, stop).await
         };
         if let Err(error) = served.await {

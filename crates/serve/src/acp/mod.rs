@@ -8,7 +8,7 @@ mod enabled;
 #[cfg(feature = "acp")]
 mod websocket;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use meerkat_service::{SessionError, SessionService, tool::Access};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -57,6 +57,8 @@ impl fmt::Debug for AcpOptions {
 pub(crate) struct Acp {
     pub(crate) service: Arc<dyn SessionService>,
     pub(crate) options: AcpOptions,
+    /// After this time without a byte, the client of a WebSocket is asked if it is there.
+    pub(crate) silence: Duration,
     /// Ends the WebSockets, when running turns have ended.
     pub(crate) stop: CancellationToken,
     pub(crate) websockets: TaskTracker,

@@ -1,11 +1,11 @@
 //! Values that are read from an object only, and described in place.
 
-use std::{fmt, marker::PhantomData};
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
 /// Value read from an object only; serde would also take an array of a struct's fields.
@@ -43,6 +43,49 @@ where
     T: Deserialize<'de>,
 {
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
+}
+
+/// Labels, each of which is given once: a gateway may have checked another value than the last one.
+struct Labels(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Labels;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Labels, A::Error> {
+                let mut labels = BTreeMap::new();
+                while let Some((name, value)) = pairs.next_entry::<String, String>()? {
+                    if labels.contains_key(&name) {
+                        return Err(A::Error::custom(format!("duplicate label {name:?}")));
+                    }
+                    labels.insert(name, value);
+                }
+                Ok(Labels(labels))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+/// Reads labels, and refuses one that is given twice.
+pub(crate) fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Labels::deserialize(deserializer).map(|labels| labels.0)
+}
+
+/// Reads labels or `null`, and refuses a label that is given twice.
+pub(crate) fn labels_or_null<'de, D>(deserializer: D) -> Result<Option<BTreeMap<String, String>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    Ok(Option::<Labels>::deserialize(deserializer)?.map(|labels| labels.0))
 }
 
 /// Describes a value in place: a request's bounds what may be sent, under the same name.

@@ -17,7 +17,7 @@ use crate::{
     given::GivenMessage,
     ids::{Seq, SessionId, TurnNumber},
     message::RawJson,
-    object::{object, object_or_null},
+    object::{labels, labels_or_null, object, object_or_null},
     options::{Budgets, ModelOptions, Policy},
     output::OutputSpec,
     reminder::SystemReminderType,
@@ -36,6 +36,7 @@ pub struct CreateSession {
     /// System prompt.
     pub system_prompt: Option<String>,
     /// Labels.
+    #[serde(deserialize_with = "labels")]
     pub labels: BTreeMap<String, String>,
     /// Tools that it may use; all if `null`.
     pub tools: Option<Vec<String>>,
@@ -475,6 +476,7 @@ pub struct SessionQuery {
     /// Only sessions changed after this time.
     pub updated_after: Option<Timestamp>,
     /// Only sessions with all these labels.
+    #[serde(deserialize_with = "labels")]
     pub labels: BTreeMap<String, String>,
     /// Only archived ones if `true`, only others if `false`; both if `null`.
     pub archived: Option<bool>,
@@ -497,7 +499,7 @@ pub struct UpdateSession {
     #[serde(default)]
     pub title: Option<String>,
     /// Labels, replacing all earlier ones.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "labels_or_null")]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -572,7 +574,7 @@ pub struct SearchMemory {
     #[serde(default)]
     pub role: Option<String>,
     /// Only sessions with all these labels.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "labels")]
     pub labels: BTreeMap<String, String>,
     /// Only from this time on.
     #[serde(default)]

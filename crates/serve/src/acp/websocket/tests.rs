@@ -5,7 +5,10 @@ use std::{pin::pin, time::Duration};
 use futures::{SinkExt as _, StreamExt as _};
 use meerkat_service::wire::Line;
 use meerkat_testkit::PATIENCE;
-use tokio::{io::DuplexStream, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
+    time::timeout,
+};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{Message, protocol::Role},
@@ -15,6 +18,9 @@ use super::messages;
 
 /// Bytes of a message in these tests.
 const MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Time without a byte in these tests.
+const SILENCE: Duration = Duration::from_secs(30);
 
 async fn client(stream: DuplexStream) -> WebSocketStream<DuplexStream> {
     WebSocketStream::from_raw_socket(stream, Role::Client, None).await
@@ -27,7 +33,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 #[tokio::test]
 async fn messages_go_both_ways_and_one_that_is_too_long_is_told() {
     let (ours, its) = tokio::io::duplex(4096);
-    let (messages, sink) = messages(its, MESSAGE_BYTES);
+    let (messages, sink) = messages(its, MESSAGE_BYTES, SILENCE);
     let (mut messages, mut sink, mut client) = (pin!(messages), pin!(sink), client(ours).await);
     for (length, is_whole) in [(MESSAGE_BYTES, true), (MESSAGE_BYTES + 1, false), (2 * MESSAGE_BYTES, false), (1, true)]
     {
@@ -53,7 +59,7 @@ async fn messages_go_both_ways_and_one_that_is_too_long_is_told() {
 #[tokio::test]
 async fn a_message_that_is_far_too_long_ends_the_connection() {
     let (ours, its) = tokio::io::duplex(4096);
-    let (messages, _sink) = messages(its, MESSAGE_BYTES);
+    let (messages, _sink) = messages(its, MESSAGE_BYTES, SILENCE);
     let (mut messages, mut client) = (pin!(messages), client(ours).await);
     let text = Message::text("x".repeat(3 * MESSAGE_BYTES));
     tokio::select! {
@@ -66,7 +72,7 @@ async fn a_message_that_is_far_too_long_ends_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_gone_without_a_word_is_noticed() {
     let (ours, its) = tokio::io::duplex(4096);
-    let (messages, _sink) = messages(its, MESSAGE_BYTES);
+    let (messages, _sink) = messages(its, MESSAGE_BYTES, SILENCE);
     let mut messages = pin!(messages);
     let mut client = client(ours).await;
     for _ in 0..5 {
@@ -79,4 +85,26 @@ async fn a_client_that_is_gone_without_a_word_is_noticed() {
     // From here on it reads nothing.
     let ended = timeout(Duration::from_secs(600), messages.next()).await;
     assert!(ended.expect("it was noticed").is_none());
+}
+
+/// A message whose parts come slowly is no silence, so its client is not asked in the middle of it.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_takes_long_is_read_whole() {
+    let (ours, its) = tokio::io::duplex(4096);
+    let (messages, _sink) = messages(its, MESSAGE_BYTES, SILENCE);
+    let mut messages = pin!(messages);
+    let (mut reader, mut writer) = tokio::io::split(ours);
+    let sending = async move {
+        // Two fragments of a text, each masked by zeros.
+        for bytes in [&[0x01, 0x83, 0, 0, 0, 0, b'a', b'b', b'c'][..], &[0x80, 0x82, 0, 0, 0, 0, b'd', b'e']] {
+            for byte in bytes {
+                tokio::time::sleep(SILENCE * 9 / 10).await;
+                writer.write_all(&[*byte]).await.unwrap();
+            }
+        }
+    };
+    let (read, ()) = tokio::join!(messages.next(), sending);
+    assert!(matches!(read, Some(Ok(Line::Whole(line))) if line == b"abcde"));
+    // It was not asked if it is there.
+    assert!(timeout(Duration::ZERO, reader.read_u8()).await.is_err());
 }
