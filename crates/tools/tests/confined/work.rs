@@ -78,7 +78,7 @@ fn git_plan() {
     let place = Place::new();
     let arguments = json!({"command": "git commit -m x", "git": true});
     let plan = place.plan(&arguments).unwrap();
-    assert!(plan.always_asks && plan.rule.is_none() && plan.subject.is_none(), "no rule allows it");
+    assert!(plan.always_asks && plan.rule.is_none() && plan.subjects.is_empty(), "no rule allows it");
     if has_namespaces() {
         let preview = plan.preview.unwrap();
         assert!(preview.contains("with .git open (git later runs its hooks"), "{preview}");
