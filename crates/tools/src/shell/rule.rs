@@ -212,16 +212,16 @@ mod tests {
 
     #[test]
     fn a_rule_for_a_compound_command_covers_each_of_its_commands_once() {
-        let propose = |commands: &[&str]| {
+        let rule = |commands: &[&str]| {
             let words = |command: &&str| command.split(' ').map(str::to_owned).collect();
-            super::propose(&commands.iter().map(words).collect::<Vec<_>>())
+            propose(&commands.iter().map(words).collect::<Vec<_>>())
         };
-        assert_eq!(propose(&["cd src", "cargo test -q", "cargo test"]).unwrap(), "shell: cd * ; cargo test *");
-        assert_eq!(propose(&["ls", "sh x"]).unwrap(), "shell: ls * ; sh x");
+        assert_eq!(rule(&["cd src", "cargo test -q", "cargo test"]).unwrap(), "shell: cd * ; cargo test *");
+        assert_eq!(rule(&["ls", "sh x"]).unwrap(), "shell: ls * ; sh x");
         // One of them alone is not what was asked about.
-        assert_eq!(propose(&["ls", "sh x*"]), None);
-        assert_eq!(propose(&["find . ;"]), None, "it would be read as two patterns");
-        assert_eq!(propose(&[]), None);
-        assert_eq!(propose(&[&format!("sh {}", "x".repeat(RULE_BYTES_MAX))]), None);
+        assert_eq!(rule(&["ls", "sh x*"]), None);
+        assert_eq!(rule(&["find . ;"]), None, "it would be read as two patterns");
+        assert_eq!(rule(&[]), None);
+        assert_eq!(rule(&[&format!("sh {}", "x".repeat(RULE_BYTES_MAX))]), None);
     }
 }
