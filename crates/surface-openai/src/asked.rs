@@ -17,14 +17,35 @@ use meerkat_service::{
 
 use crate::{
     App, calls,
-    ids::{ResponseId, parse_call},
+    ids::{ResponseId, parse_call, parse_conversation},
     own::{Own, check_metadata, fork, new_session, own, own_conversation},
     passing::Passing,
     past::{Past, Records},
     responses::Echo,
     said::Transcript,
     unfold::{Ending, Unfold},
+    wire::{Fields, MISSING, format, is_text, read, tools},
 };
+
+/// Fields that change nothing here, and what they may be: any text where no value is listed.
+const OF_BOTH: [(&str, &[&str]); 6] = [
+    ("parallel_tool_calls", &["true"]),
+    ("service_tier", &[r#""auto""#, r#""default""#]),
+    ("top_logprobs", &["0"]),
+    ("safety_identifier", &[]),
+    ("prompt_cache_key", &[]),
+    ("prompt_cache_retention", &[]),
+];
+const OF_RESPONSES: [(&str, &[&str]); 2] = [("truncation", &[r#""disabled""#, r#""auto""#]), ("include", &["[]"])];
+const OF_CHATS: [(&str, &[&str]); 7] = [
+    ("n", &["1"]),
+    ("store", &["false"]),
+    ("logprobs", &["false"]),
+    ("frequency_penalty", &["0", "0.0"]),
+    ("presence_penalty", &["0", "0.0"]),
+    ("modalities", &[r#"["text"]"#]),
+    ("verbosity", &[r#""medium""#]),
+];
 
 #[derive(Default)]
 pub(crate) struct Asked {
@@ -54,6 +75,87 @@ pub(crate) struct Begun {
     pub(crate) passing: Option<Passing>,
 }
 
+pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
+    let mut body = Fields::body(text)?;
+    OF_BOTH.iter().try_for_each(|(name, values)| body.allow(name, values))?;
+    let fixed = if is_chat { &OF_CHATS[..] } else { &OF_RESPONSES };
+    fixed.iter().try_for_each(|(name, values)| body.allow(name, values))?;
+    let mut asked = Asked { is_chat, is_stored: !is_chat, ..Asked::default() };
+    asked.model = body.take("model")?;
+    asked.is_stream = body.take("stream")?.unwrap_or(false);
+    if let Some(mut options) = body.object("stream_options")? {
+        asked.has_usage = is_chat && options.take("include_usage")?.unwrap_or(false);
+        options.allow("include_obfuscation", &["true", "false"])?;
+        options.finish()?;
+    }
+    asked.user = body.take("user")?;
+    asked.metadata = body.texts("metadata")?.unwrap_or_default();
+    (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
+    asked.tools = tools(&mut body, is_chat)?;
+    match is_chat {
+        true => chat(&mut body, &mut asked)?,
+        false => response(&mut body, &mut asked)?,
+    }
+    let place = if is_chat { "messages" } else { "input" };
+    let raw = body.raw(place).ok_or_else(|| body.wrong(place, MISSING))?;
+    body.finish()?;
+    asked.transcript = Transcript::read(place, raw)?;
+    asked.transcript.check_asked(place)?;
+    Ok(asked)
+}
+
+fn response(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
+    asked.is_stored = body.take("store")?.unwrap_or(true);
+    asked.is_background = body.take("background")?.unwrap_or(false);
+    if asked.is_background && !asked.is_stored {
+        return Err(body.wrong("background", "a response in the background is stored: leave store out"));
+    }
+    asked.instructions = body.take("instructions")?;
+    let previous: Option<String> = body.take("previous_response_id")?;
+    asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
+    if let Some(raw) = body.raw("conversation") {
+        let id = match is_text(raw) {
+            true => read("conversation", raw)?,
+            false => {
+                let mut fields = Fields::of("conversation".to_owned(), raw)?;
+                let id: String = fields.need("id")?;
+                fields.finish()?;
+                id
+            }
+        };
+        if asked.previous.is_some() {
+            return Err(body.wrong("conversation", "send it or previous_response_id, not both"));
+        }
+        asked.conversation = Some(parse_conversation(&id)?);
+    }
+    asked.options.max_output_tokens = body.take("max_output_tokens")?;
+    if let Some(mut reasoning) = body.object("reasoning")? {
+        asked.options.effort = reasoning.take("effort")?;
+        reasoning.hints(&["summary", "generate_summary"])?;
+        reasoning.finish()?;
+    }
+    if let Some(mut text) = body.object("text")? {
+        asked.output = text.object("format")?.map(|fields| format(fields, false)).transpose()?.flatten();
+        text.allow("verbosity", &[r#""medium""#])?;
+        text.finish()?;
+    }
+    Ok(())
+}
+
+fn chat(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
+    asked.model = Some(asked.model.take().ok_or_else(|| body.wrong("model", MISSING))?);
+    let tokens: Option<u32> = body.take("max_tokens")?;
+    asked.options.max_output_tokens = body.take("max_completion_tokens")?.or(tokens);
+    asked.options.stop = match body.raw("stop") {
+        Some(raw) if is_text(raw) => Some(vec![read("stop", raw)?]),
+        raw => raw.map(|raw| read("stop", raw)).transpose()?,
+    };
+    asked.options.seed = body.take("seed")?;
+    asked.options.effort = body.take("reasoning_effort")?;
+    asked.output = body.object("response_format")?.map(|fields| format(fields, true)).transpose()?.flatten();
+    Ok(())
+}
+
 impl Asked {
     pub(crate) async fn begin(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         check_metadata(app, &self.metadata)?;
@@ -62,18 +164,17 @@ impl Asked {
             let message = "a response that goes on with a stored one is stored too: leave store out";
             return Err(SessionError::invalid("store", message));
         }
-        if let Some(session_id) = self.conversation {
-            own_conversation(app, session_id).await?;
-        }
         let caller = self.caller(app, named).await?;
-        self.transcript.check_references(caller.or(named))?;
+        let called = caller.as_ref().map(|(session_id, _)| *session_id);
+        self.transcript.check_references(called.or(named))?;
         match (caller, self.conversation, self.previous) {
-            (Some(session_id), ..) => self.answer(app, session_id).await,
+            (Some((session_id, own)), ..) => self.answer(app, session_id, own).await,
             (None, Some(session_id), _) => {
+                let own = own_conversation(app, session_id).await?;
                 self.check_nothing_before()?;
+                self.fits(&own)?;
                 let _one_at_a_time = app.turn_of(session_id).await;
-                let system = self.fits(app, session_id).await?;
-                self.start(app, session_id, key, system).await
+                self.start(app, session_id, key, own).await
             }
             (None, None, Some(previous)) => self.go_on(app, previous, key).await,
             (None, None, None) => self.create(app, key).await,
@@ -90,56 +191,60 @@ impl Asked {
     }
 
     /// The session whose calls are answered. Outputs of calls that are not known here become history.
-    async fn caller(&mut self, app: &App, named: Option<SessionId>) -> Result<Option<SessionId>, SessionError> {
+    async fn caller(&mut self, app: &App, named: Option<SessionId>) -> Result<Option<(SessionId, Own)>, SessionError> {
         let Some((call_id, _)) = self.transcript.outputs.first() else { return Ok(None) };
         let called = parse_call(call_id);
         if let Some(named) = named {
-            own(app, app.service.as_ref(), named).await?;
+            let own = match self.conversation {
+                Some(_) => own_conversation(app, named).await?,
+                None => own(app, app.service.as_ref(), named).await?,
+            };
             if called.is_none_or(|(session_id, _)| session_id != named) {
                 let message = "the outputs are not those of calls of the response or conversation that is named";
                 return Err(SessionError::invalid("input", message));
             }
             self.check_nothing_before()?;
-            return Ok(Some(named));
+            return Ok(Some((named, own)));
         }
         if let Some((session_id, call_id)) = called
-            && self.is_known(app, session_id, &call_id).await?
+            && let Some(own) = self.known(app, session_id, &call_id).await?
         {
-            return Ok(Some(session_id));
+            return Ok(Some((session_id, own)));
         }
         self.transcript.ask_to_go_on();
         Ok(None)
     }
 
-    /// Returns true if a call is one of a session of this user, and the request one of its turn. What comes with all that
-    /// was said before may be asked of another model, or with other instructions: then it is a new session.
-    async fn is_known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<bool, SessionError> {
+    /// The session of a call, if it is one of this user, and the request one of its turn. What comes with all that was
+    /// said before may be asked of another model, or with other instructions: then it is a new session.
+    async fn known(&self, app: &App, session_id: SessionId, call_id: &str) -> Result<Option<Own>, SessionError> {
         let service = self.service(app).as_ref();
         let own = match own(app, service, session_id).await {
             // An id may be seen by others: it does not open the session of another user.
-            Ok(own) if own.user != self.user => return Ok(false),
+            Ok(own) if own.user != self.user => return Ok(None),
             // A stored session finds its answers again. One that is not stored is there for the open calls alone.
             Ok(own) if self.is_stored => own,
             Ok(own) if service.calls(&session_id).await?.items.iter().any(|call| call.call_id == call_id) => own,
-            Ok(_) | Err(SessionError::NotFound(_)) => return Ok(false),
+            Ok(_) | Err(SessionError::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         if self.transcript.history.is_empty() {
-            return Ok(true);
+            return Ok(Some(own));
         }
         let past = past_of(service, session_id, call_id).await?;
         let started = &past.started;
-        Ok(own.system.is_none_or(|system| system == self.system())
+        let is_its = own.system.as_ref().is_none_or(|system| *system == self.system())
             && self.model.as_ref().is_none_or(|model| *model == started.model)
             && self.tools == past.tools(started)
             && self.output.as_ref() == started.output.as_deref()
-            && self.has_terms(started).is_ok())
+            && self.has_terms(started).is_ok();
+        Ok(is_its.then_some(own))
     }
 
     /// Answers calls: the response goes on with their turn.
-    async fn answer(&mut self, app: &Arc<App>, session_id: SessionId) -> Result<Begun, SessionError> {
+    async fn answer(&mut self, app: &Arc<App>, session_id: SessionId, own: Own) -> Result<Begun, SessionError> {
         let service = self.service(app).clone();
-        self.fits(app, session_id).await?;
+        self.fits(&own)?;
         let mut answers = BTreeMap::new();
         for (call_id, text) in std::mem::take(&mut self.transcript.outputs) {
             let known = parse_call(&call_id).filter(|(session, _)| *session == session_id);
@@ -159,25 +264,27 @@ impl Asked {
             Ok::<_, SessionError>((seq, last, passing))
         });
         let (seq, last, passing) = taken.await.map_err(|error| SessionError::Internal(error.to_string()))??;
-        let unfold = Unfold::begin(app, service.as_ref(), ResponseId { session_id, seq }).await?;
+        let unfold = Unfold::begin(service.as_ref(), ResponseId { session_id, seq }, own).await?;
         let echo = Echo::of(&unfold, &past, self.is_stored);
         Ok(Begun { turn: handle(service.clone(), last), service, unfold, echo, passing })
     }
 
     async fn create(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         let service = self.service(app).clone();
-        let system = self.system();
         let user = self.user.as_deref();
         let request = CreateSession {
             model: self.model.clone(),
-            system_prompt: system.clone(),
+            system_prompt: self.system(),
             history: std::mem::take(&mut self.transcript.history),
             idempotency_key: key.map(str::to_owned),
             ..new_session(app, false, &self.metadata, user.map(|user| (user, self.is_stored)))
         };
         let session_id = service.create_session(request).await?.session_id;
         let _one_at_a_time = app.turn_of(session_id).await;
-        let begun = self.start(app, session_id, key, system).await;
+        let begun = match own(app, service.as_ref(), session_id).await {
+            Ok(own) => self.start(app, session_id, key, own).await,
+            Err(error) => Err(error),
+        };
         if begun.is_err() && service.read(&session_id).await.is_ok_and(|view| view.turn_count == 0) {
             // Without its turn it is of no use.
             if let Err(error) = service.delete(DeleteSession { session_id, force: false }).await {
@@ -192,7 +299,7 @@ impl Asked {
         app: &Arc<App>,
         session_id: SessionId,
         key: Option<&str>,
-        instructions: Option<String>,
+        own: Own,
     ) -> Result<Begun, SessionError> {
         let service = self.service(app).clone();
         let request = StartTurn {
@@ -207,9 +314,9 @@ impl Asked {
         let turn = service.begin_turn(request).await?;
         let passing = (!self.is_stored).then(|| Passing::new(app, &turn.accepted));
         let id = ResponseId { session_id, seq: turn.accepted.seq };
-        let unfold = Unfold::begin(app, service.as_ref(), id).await?;
+        let unfold = Unfold::begin(service.as_ref(), id, own).await?;
         let echo = Echo {
-            instructions,
+            instructions: unfold.own.system.clone().flatten(),
             previous: self.previous.map(|previous| previous.to_string()).filter(|_| !unfold.own.is_conversation),
             tools: self.tools.clone(),
             options: self.options.clone(),
@@ -239,12 +346,12 @@ impl Asked {
             }
             (Some(_), _) => {}
         }
-        let system = self.fits(app, previous.session_id).await?;
+        self.fits(&read.own)?;
         let session_id = match next.filter(|used| key.is_none() || *used != key) {
             None => previous.session_id,
             Some(_) => fork(service, previous.session_id, read.turn, key).await?,
         };
-        self.start(app, session_id, key, system).await
+        self.start(app, session_id, key, read.own).await
     }
 
     /// Refuses what is not the next message: the rest is in the session.
@@ -256,18 +363,16 @@ impl Asked {
         Err(SessionError::invalid("input", message))
     }
 
-    /// Checks that the request repeats what its session keeps, or leaves it out. Returns the instructions.
-    async fn fits(&self, app: &App, session_id: SessionId) -> Result<Option<String>, SessionError> {
-        let service = self.service(app).as_ref();
-        let Own { metadata, user, system, .. } = own(app, service, session_id).await?;
+    /// Checks that the request repeats what its session keeps, or leaves it out.
+    fn fits(&self, Own { metadata, user, system, .. }: &Own) -> Result<(), SessionError> {
         // A chat says all of it each time; what it says before its outputs was read when it began.
-        if !self.is_chat {
-            let asked = self.system();
-            keeps("instructions", asked.is_none() || system.as_ref().is_none_or(|system| asked == *system))?;
-            keeps("metadata", self.metadata.iter().all(|(name, value)| metadata.get(name) == Some(value)))?;
-            keeps("user", self.user.is_none() || self.user == user)?;
+        if self.is_chat {
+            return Ok(());
         }
-        Ok(system.flatten())
+        let asked = self.system();
+        keeps("instructions", asked.is_none() || system.as_ref().is_none_or(|system| asked == *system))?;
+        keeps("metadata", self.metadata.iter().all(|(name, value)| metadata.get(name) == Some(value)))?;
+        keeps("user", self.user.is_none() || self.user == *user)
     }
 
     /// Checks that outputs come with the terms of their turn, or without.

@@ -5,7 +5,7 @@ use std::{panic::AssertUnwindSafe, str::FromStr, sync::Arc};
 use axum::{
     body::Body,
     extract::{FromRequest as _, FromRequestParts as _, RawPathParams, Request},
-    http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts},
+    http::{Method, StatusCode, Uri, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use futures::{FutureExt as _, future::BoxFuture};
@@ -20,17 +20,17 @@ use serde_json::{Value, json};
 
 use crate::{
     App,
-    asked::{Asked, Begun},
+    asked::{Asked, Begun, decode},
     chat::Chunks,
     error,
     ids::{ResponseId, call_id_of, conversation, parse_conversation},
-    own::{check_metadata, new_session, own_conversation, update},
+    own::{check_metadata, new_session, own, own_conversation, update},
     past::Records,
     responses::{Echo, response},
     said::Transcript,
-    stream::{Making, Sending},
+    stream::{Making, Sending, json_answer},
     unfold::{Ending, Unfold},
-    wire::{Fields, decode},
+    wire::Fields,
 };
 
 struct Call {
@@ -216,7 +216,7 @@ async fn read(call: Call) -> Result<Response, SessionError> {
         return Ok(sending.answer(&unfold));
     }
     let accepted = TurnAccepted { session_id: id.session_id, turn: unfold.turn, seq: id.seq };
-    let begun = Unfold::begin(app, service.as_ref(), id).await?;
+    let begun = Unfold::begin(service.as_ref(), id, unfold.own).await?;
     Ok(Making::begin(service.clone(), handle(service, accepted), begun, (sending, None)).await?.stream(place))
 }
 
@@ -263,7 +263,7 @@ async fn cancel(Call { app, named, .. }: Call) -> Result<Response, SessionError>
 async fn input_items(call: Call) -> Result<Response, SessionError> {
     let (app, id) = (&call.app, ResponseId::parse(&call.named)?);
     let service = app.service.as_ref();
-    let begun = Unfold::begin(app, service, id).await?;
+    let begun = Unfold::begin(service, id, own(app, service, id.session_id).await?).await?;
     let mut items: Vec<Value> = Vec::new();
     let mut records = Records::after(service, id.session_id, id.seq - 1);
     while let Some(record) = records.next().await? {
@@ -335,22 +335,8 @@ fn place(app: &App) -> Result<Option<Box<dyn Send>>, SessionError> {
 
 fn given<T: FromStr>(query: &[(String, String)], name: &'static str) -> Result<Option<T>, SessionError> {
     let value = query.iter().find(|(known, _)| known == name).map(|(_, value)| value.parse());
-    value.transpose().map_err(|_| SessionError::invalid(name, "it has another form"))
-}
-
-pub(crate) fn json_answer(value: &Value) -> Response {
-    typed(HeaderValue::from_static("application/json"), value.to_string())
-}
-
-/// A response of a type, which no cache keeps.
-pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Response {
-    let body: Body = body.into();
-    let headers = [
-        (header::CONTENT_TYPE, content_type),
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    (headers, body).into_response()
+    let form = if name == "stream" { "send true or false" } else { "send a whole number" };
+    value.transpose().map_err(|_| SessionError::invalid(name, form))
 }
 
 pub(crate) async fn other_method(method: Method) -> Response {

@@ -27,7 +27,7 @@ pub(crate) fn parse_call(call_id: &str) -> Option<(SessionId, String)> {
 }
 
 /// Id of a response: `resp_`, the session, `_`, the seq.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponseId {
     pub(crate) session_id: SessionId,
     /// At least 1.

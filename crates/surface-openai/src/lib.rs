@@ -1,10 +1,10 @@
-//! meerkat over OpenAI's protocols: `/v1/responses`, `/v1/chat/completions` and `/v1/models`, for programs that speak them
-//! already. No engine type knows them.
+//! meerkat over OpenAI's protocols: `/v1/responses`, `/v1/chat/completions` and `/v1/models`, for programs that speak
+//! them already. No engine type knows them.
 //!
 //! In reading order: `handlers` has the table, and performs a row of it; `wire` takes the fields of a request, `said`
-//! sorts what was said into history and prompt, `asked` begins the turn in a session that `own` knows as made here;
-//! `unfold` makes a response of a session's events, `responses` writes it as JSON and `chat` makes a chat of that,
-//! `stream` sends it as it comes, `error` is where a failure becomes an HTTP status.
+//! sorts what was said into history and prompt, `asked` decodes it all, and begins the turn in a session that `own`
+//! knows as made here; `unfold` makes a response of a session's events, `responses` writes it as JSON and `chat` makes
+//! a chat of that, `stream` sends it as it comes, `error` is where a failure becomes an HTTP status.
 //!
 //! docs/openai.md has what becomes what. A field, a value, a part or an item that is not named there is refused with its
 //! name as `param`. Nothing here checks who is calling: the listener does that first.

@@ -21,7 +21,7 @@ const CONVERSATION: &str = "conversation";
 const KEY: &str = "openai.key";
 
 /// Session that was made here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) model: String,
     pub(crate) created_at: Timestamp,
@@ -31,15 +31,6 @@ pub(crate) struct Own {
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) user: Option<String>,
     pub(crate) is_conversation: bool,
-}
-
-impl Own {
-    #[cfg(test)]
-    pub(crate) fn some() -> Self {
-        let (labels, metadata) = Default::default();
-        let (model, created_at) = ("scripted".to_owned(), Timestamp::from_millis(0));
-        Self { model, created_at, system: None, labels, metadata, user: None, is_conversation: false }
-    }
 }
 
 /// Reads a session that was made here; another one is unknown.

@@ -170,9 +170,10 @@ pub(crate) fn item(unfold: &Unfold, item: &Item) -> Value {
     };
     let id = item_id(unfold, item);
     match &item.kind {
-        Kind::Message => {
-            json!({ "id": id, "type": "message", "role": "assistant", "status": status, "content": [part(&item.kind, &item.text)] })
-        }
+        Kind::Message => json!({
+            "id": id, "type": "message", "role": "assistant", "status": status,
+            "content": [part(&item.kind, &item.text)],
+        }),
         Kind::Reasoning => json!({
             "id": id, "type": "reasoning", "status": status, "content": [],
             "summary": [part(&item.kind, &item.text)],
@@ -203,7 +204,10 @@ pub(crate) fn events(unfold: &Unfold, piece: &Piece) -> Vec<Value> {
         Kind::Reasoning => ("reasoning_summary_text", Some(("reasoning_summary_part", "summary_index"))),
         Kind::Call { .. } => ("function_call_arguments", None),
     };
-    let of_item = |change: &str, item: Value| json!({ "type": format!("response.output_item.{change}"), "item": item, "output_index": index });
+    let of_item = |change: &str, item: Value| {
+        let kind = format!("response.output_item.{change}");
+        json!({ "type": kind, "item": item, "output_index": index })
+    };
     let event = |name: &str, change: &str, (field, value): (&str, Value)| {
         let kind = format!("response.{name}.{change}");
         let mut event = json!({ "type": kind, "item_id": item_id(unfold, item), "output_index": index, field: value });

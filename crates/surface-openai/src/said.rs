@@ -71,7 +71,7 @@ impl Transcript {
                 self.call(call_id, &mut item)?;
             }
             "function_call_output" => self.output(item.need("call_id")?, &mut item, "output")?,
-            other => return Err(item.other_type(other)),
+            other => return Err(item.other_type(other, "message, function_call or function_call_output")),
         }
         item.finish()
     }

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration}
 
 use axum::{
     body::Body,
-    http::HeaderValue,
+    http::header,
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 use crate::{
     chat::{Chunks, completion},
     error,
-    handlers::{json_answer, typed},
     passing::Passing,
     past::{Records, decode, live},
     responses::{Echo, events, failure, response, status},
@@ -107,6 +106,16 @@ fn data(value: &Value) -> Bytes {
     format!("data: {value}\n\n").into()
 }
 
+pub(crate) fn json_answer(value: &Value) -> Response {
+    typed("application/json", value.to_string().into())
+}
+
+/// A response of a type, which no cache keeps.
+fn typed(content_type: &'static str, body: Body) -> Response {
+    let kept = [(header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    ([(header::CONTENT_TYPE, content_type)], kept, body).into_response()
+}
+
 pub(crate) struct Making {
     service: Arc<dyn SessionService>,
     turn: FollowedTurn,
@@ -149,7 +158,7 @@ impl Making {
             let frame = making.next(&mut ready).await?;
             Some((Ok::<_, Infallible>(frame), (making, ready, place)))
         });
-        typed(HeaderValue::from_static("text/event-stream"), Body::from_stream(frames)).into_response()
+        typed("text/event-stream", Body::from_stream(frames))
     }
 
     async fn next(&mut self, ready: &mut VecDeque<Bytes>) -> Option<Bytes> {
@@ -217,7 +226,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{ids::ResponseId, own::Own};
+    use crate::ids::ResponseId;
 
     #[tokio::test]
     async fn lines_that_were_lost_are_read() {
@@ -226,7 +235,9 @@ mod tests {
         let service = agent.service().clone();
         let ended = service.start_turn(StartTurn::new(session_id, "@think Hm. @say One.")).await.unwrap();
         let accepted = TurnAccepted { session_id, turn: ended.turn, seq: 2 };
-        let unfold = Unfold::new(ResponseId { session_id, seq: 2 }, Own::some(), ended.turn, 0);
+        let id = ResponseId { session_id, seq: 2 };
+        let mut unfold = Unfold::default();
+        (unfold.id, unfold.turn) = (id, ended.turn);
         let turn = TurnHandle { accepted, wait: true, result: ready(Ok(ended)).boxed() };
         let sending = Sending { echo: Echo::default(), chat: None, after: None, count: 0 };
         let turn = FollowedTurn::new(turn, None);

@@ -75,6 +75,7 @@ struct Shown {
 }
 
 /// A response, as far as it has come.
+#[derive(Default)]
 pub(crate) struct Unfold {
     pub(crate) id: ResponseId,
     pub(crate) own: Own,
@@ -102,10 +103,9 @@ pub(crate) struct Unfold {
 }
 
 impl Unfold {
-    /// Begins a response by the record that its id names.
-    pub(crate) async fn begin(app: &App, service: &dyn SessionService, id: ResponseId) -> Result<Self, SessionError> {
+    /// Begins a response of a session by the record that its id names.
+    pub(crate) async fn begin(service: &dyn SessionService, id: ResponseId, own: Own) -> Result<Self, SessionError> {
         let unknown = || SessionError::ItemNotFound("response");
-        let own = own(app, service, id.session_id).await?;
         let record = record_at(service, id.session_id, id.seq).await?.ok_or_else(unknown)?;
         let turn = record.turn.ok_or_else(unknown)?;
         let terms = match &record.event {
@@ -119,28 +119,7 @@ impl Unfold {
             }
             _ => return Err(unknown()),
         };
-        Ok(Self { terms, ..Self::new(id, own, turn, record.time.as_millis()) })
-    }
-
-    pub(crate) fn new(id: ResponseId, own: Own, turn: TurnNumber, begun_at: i64) -> Self {
-        Self {
-            id,
-            own,
-            turn,
-            terms: None,
-            begun_at,
-            ended_at: None,
-            items: Vec::new(),
-            usage: Usage::default(),
-            ending: None,
-            open_calls: BTreeSet::new(),
-            requested: BTreeSet::new(),
-            shown: None,
-            held: None,
-            has_answered: false,
-            step: 0,
-            pieces: Vec::new(),
-        }
+        Ok(Self { id, own, turn, terms, begun_at: record.time.as_millis(), ..Self::default() })
     }
 
     /// Reads a response as far as it was recorded, and what else its session says.
@@ -149,7 +128,8 @@ impl Unfold {
         service: &dyn SessionService,
         id: ResponseId,
     ) -> Result<(Self, Past), SessionError> {
-        let (mut read, mut past) = (Self::begin(app, service, id).await?, Past::default());
+        let own = own(app, service, id.session_id).await?;
+        let (mut read, mut past) = (Self::begin(service, id, own).await?, Past::default());
         let mut records = Records::after(service, id.session_id, 0);
         while let Some(record) = records.next().await? {
             past.take(&record);

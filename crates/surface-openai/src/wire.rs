@@ -19,114 +19,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::{
-    asked::Asked,
-    ids::{ResponseId, parse_conversation},
-    said::Transcript,
-};
-
-const MISSING: &str = "it is missing";
-
-/// Fields that change nothing here, and what they may be: any text where no value is listed.
-const OF_BOTH: [(&str, &[&str]); 6] = [
-    ("parallel_tool_calls", &["true"]),
-    ("service_tier", &[r#""auto""#, r#""default""#]),
-    ("top_logprobs", &["0"]),
-    ("safety_identifier", &[]),
-    ("prompt_cache_key", &[]),
-    ("prompt_cache_retention", &[]),
-];
-const OF_RESPONSES: [(&str, &[&str]); 2] = [("truncation", &[r#""disabled""#, r#""auto""#]), ("include", &["[]"])];
-const OF_CHATS: [(&str, &[&str]); 7] = [
-    ("n", &["1"]),
-    ("store", &["false"]),
-    ("logprobs", &["false"]),
-    ("frequency_penalty", &["0", "0.0"]),
-    ("presence_penalty", &["0", "0.0"]),
-    ("modalities", &[r#"["text"]"#]),
-    ("verbosity", &[r#""medium""#]),
-];
-
-pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
-    let mut body = Fields::body(text)?;
-    OF_BOTH.iter().try_for_each(|(name, values)| body.allow(name, values))?;
-    let fixed = if is_chat { &OF_CHATS[..] } else { &OF_RESPONSES };
-    fixed.iter().try_for_each(|(name, values)| body.allow(name, values))?;
-    let mut asked = Asked { is_chat, is_stored: !is_chat, ..Asked::default() };
-    asked.model = body.take("model")?;
-    asked.is_stream = body.take("stream")?.unwrap_or(false);
-    if let Some(mut options) = body.object("stream_options")? {
-        asked.has_usage = is_chat && options.take("include_usage")?.unwrap_or(false);
-        options.allow("include_obfuscation", &["true", "false"])?;
-        options.finish()?;
-    }
-    asked.user = body.take("user")?;
-    asked.metadata = body.texts("metadata")?.unwrap_or_default();
-    (asked.options.temperature, asked.options.top_p) = (body.take("temperature")?, body.take("top_p")?);
-    asked.tools = tools(&mut body, is_chat)?;
-    match is_chat {
-        true => chat(&mut body, &mut asked)?,
-        false => response(&mut body, &mut asked)?,
-    }
-    let place = if is_chat { "messages" } else { "input" };
-    let raw = body.raw(place).ok_or_else(|| body.wrong(place, MISSING))?;
-    body.finish()?;
-    asked.transcript = Transcript::read(place, raw)?;
-    asked.transcript.check_asked(place)?;
-    Ok(asked)
-}
-
-fn response(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
-    asked.is_stored = body.take("store")?.unwrap_or(true);
-    asked.is_background = body.take("background")?.unwrap_or(false);
-    if asked.is_background && !asked.is_stored {
-        return Err(body.wrong("background", "a response in the background is stored: leave store out"));
-    }
-    asked.instructions = body.take("instructions")?;
-    let previous: Option<String> = body.take("previous_response_id")?;
-    asked.previous = previous.as_deref().map(ResponseId::parse).transpose()?;
-    if let Some(raw) = body.raw("conversation") {
-        let id = match is_text(raw) {
-            true => read("conversation", raw)?,
-            false => {
-                let mut fields = Fields::of("conversation".to_owned(), raw)?;
-                let id: String = fields.need("id")?;
-                fields.finish()?;
-                id
-            }
-        };
-        if asked.previous.is_some() {
-            return Err(body.wrong("conversation", "send it or previous_response_id, not both"));
-        }
-        asked.conversation = Some(parse_conversation(&id)?);
-    }
-    asked.options.max_output_tokens = body.take("max_output_tokens")?;
-    if let Some(mut reasoning) = body.object("reasoning")? {
-        asked.options.effort = reasoning.take("effort")?;
-        reasoning.hints(&["summary", "generate_summary"])?;
-        reasoning.finish()?;
-    }
-    if let Some(mut text) = body.object("text")? {
-        asked.output = text.object("format")?.map(|fields| format(fields, false)).transpose()?.flatten();
-        text.allow("verbosity", &[r#""medium""#])?;
-        text.finish()?;
-    }
-    Ok(())
-}
-
-fn chat(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
-    asked.model = Some(asked.model.take().ok_or_else(|| body.wrong("model", MISSING))?);
-    let tokens: Option<u32> = body.take("max_tokens")?;
-    asked.options.max_output_tokens = body.take("max_completion_tokens")?.or(tokens);
-    asked.options.stop = match body.raw("stop") {
-        Some(raw) if is_text(raw) => Some(vec![read("stop", raw)?]),
-        raw => raw.map(|raw| read("stop", raw)).transpose()?,
-    };
-    asked.options.seed = body.take("seed")?;
-    asked.options.effort = body.take("reasoning_effort")?;
-    asked.output = body.object("response_format")?.map(|fields| format(fields, true)).transpose()?.flatten();
-    Ok(())
-}
+pub(crate) const MISSING: &str = "it is missing";
 
 /// An object of a request, whose fields are taken one by one.
 pub(crate) struct Fields<'a> {
@@ -186,9 +79,10 @@ impl<'a> Fields<'a> {
         Ok(self.take("type")?.unwrap_or_default())
     }
 
-    pub(crate) fn other_type(&self, kind: &str) -> SessionError {
-        let message = format!("{:?} is not supported", short(kind));
-        self.wrong("type", if kind.is_empty() { MISSING.to_owned() } else { message })
+    /// Refuses a type, and says which ones are supported.
+    pub(crate) fn other_type(&self, kind: &str, known: &str) -> SessionError {
+        let why = if kind.is_empty() { MISSING.to_owned() } else { format!("{:?} is not supported", short(kind)) };
+        self.wrong("type", format!("{why}; send {known}"))
     }
 
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, SessionError> {
@@ -271,7 +165,7 @@ pub(crate) fn is_text(raw: &RawValue) -> bool {
     raw.get().starts_with('"')
 }
 
-fn read<T: DeserializeOwned>(place: &str, raw: &RawValue) -> Result<T, SessionError> {
+pub(crate) fn read<T: DeserializeOwned>(place: &str, raw: &RawValue) -> Result<T, SessionError> {
     serde_json::from_str(raw.get()).map_err(|error| SessionError::invalid(place, why(&error)))
 }
 
@@ -290,13 +184,13 @@ fn short(text: &str) -> String {
 }
 
 /// The list `tools` of a request, with the choice among them. Arguments are checked against the schema in any case.
-fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, SessionError> {
+pub(crate) fn tools(fields: &mut Fields<'_>, is_chat: bool) -> Result<Vec<ClientTool>, SessionError> {
     let mut tools = Vec::new();
     for (place, raw) in fields.list("tools")? {
         let mut tool = Fields::of(place, raw)?;
         let kind = tool.kind()?;
         if kind != "function" {
-            return Err(tool.other_type(&kind));
+            return Err(tool.other_type(&kind, "tools of the type \"function\""));
         }
         tool = tool.inner("function", is_chat)?;
         tool.allow("strict", &["true", "false"])?;
@@ -322,7 +216,7 @@ pub(crate) fn json_object(place: &str, text: &str) -> Result<RawJson, SessionErr
 }
 
 /// The format of an answer: text, any object, or an object by a schema.
-fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, SessionError> {
+pub(crate) fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, SessionError> {
     let kind = fields.kind()?;
     let output = match kind.as_str() {
         "text" => None,
@@ -335,7 +229,7 @@ fn format(mut fields: Fields<'_>, is_chat: bool) -> Result<Option<OutputSpec>, S
             fields.allow("strict", &["true", "false"])?;
             Some(OutputSpec { name: Some(fields.need("name")?), ..OutputSpec::new(schema) })
         }
-        other => return Err(fields.other_type(other)),
+        other => return Err(fields.other_type(other, "text, json_object or json_schema")),
     };
     fields.finish()?;
     Ok(output)
@@ -364,7 +258,7 @@ fn part(place: String, raw: &RawValue) -> Result<PromptBlock, SessionError> {
             let (media_type, bytes) = data(&mut fields, "file_data")?;
             PromptBlock::file(&name, &media_type, bytes)
         }
-        other => return Err(fields.other_type(other)),
+        other => return Err(fields.other_type(other, "a text, an image or a file")),
     };
     fields.finish()?;
     Ok(block)
@@ -375,7 +269,7 @@ fn data(fields: &mut Fields<'_>, name: &str) -> Result<(String, Vec<u8>), Sessio
     let url: String = fields.need(name)?;
     let parts = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
     let decoded = parts.and_then(|(kind, bytes)| Some((kind.to_owned(), BASE64_STANDARD.decode(bytes).ok()?)));
-    decoded.ok_or_else(|| fields.wrong(name, "nothing is fetched: send the bytes as data:TYPE;base64,BYTES"))
+    decoded.ok_or_else(|| fields.wrong(name, "send the bytes in base64, as data:TYPE;base64,BYTES: nothing is fetched"))
 }
 
 /// The parts of a message's content, which is a text or a list.

@@ -191,3 +191,27 @@ async fn what_is_not_stored_is_asked_again_after_its_answer() {
     let repeated = server.respond(again).await;
     assert_ne!(session_of(&repeated), session);
 }
+
+/// However often it comes and at what time, a request with a key makes one response, also where that is in a fork.
+#[tokio::test]
+async fn a_key_that_comes_twice_at_once_makes_one_response() {
+    let server = Server::start();
+    let send = async |body: &Value, key: &str| {
+        let (status, text) = server.text("POST", "/v1/responses", &[("idempotency-key", key)], &body.to_string()).await;
+        (status, serde_json::from_str::<Value>(&text).unwrap()["id"].clone())
+    };
+    let first = server.respond(json!({ "model": "scripted", "input": "@say One." })).await;
+    let next = json!({ "model": "scripted", "input": "@echo messages", "previous_response_id": first["id"] });
+    let head = server.respond(next.clone()).await;
+    assert_eq!(text_of(&head), "messages: 3");
+    let new = json!({ "model": "scripted", "input": "@say New.", "tools": [weather()] });
+    for body in [&new, &next] {
+        let key = if body == &new { "a" } else { "b" };
+        let (one, two) = tokio::join!(send(body, key), send(body, key));
+        assert_eq!(one.0, 200);
+        assert_eq!(one, two);
+        assert_eq!(send(body, key).await, one);
+    }
+    let sessions = server.service.list(Default::default()).await.unwrap().items.len();
+    assert_eq!(sessions, 3, "the first one, the new one and one fork");
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Server, text_of, weather};
+use super::Server;
 
 /// A request for a response with every field that is known, and one for a chat.
 fn whole() -> [(&'static str, Value); 2] {
@@ -195,26 +195,28 @@ async fn each_field_that_must_be_there_is_missed_by_its_name() {
     }
 }
 
-/// However often it comes and at what time, a request with a key makes one response, also where that is in a fork.
 #[tokio::test]
-async fn a_key_that_comes_twice_at_once_makes_one_response() {
+async fn a_refusal_says_what_to_send() {
     let server = Server::start();
-    let send = async |body: &Value, key: &str| {
-        let (status, text) = server.text("POST", "/v1/responses", &[("idempotency-key", key)], &body.to_string()).await;
-        (status, serde_json::from_str::<Value>(&text).unwrap()["id"].clone())
-    };
-    let first = server.respond(json!({ "model": "scripted", "input": "@say One." })).await;
-    let next = json!({ "model": "scripted", "input": "@echo messages", "previous_response_id": first["id"] });
-    let head = server.respond(next.clone()).await;
-    assert_eq!(text_of(&head), "messages: 3");
-    let new = json!({ "model": "scripted", "input": "@say New.", "tools": [weather()] });
-    for body in [&new, &next] {
-        let key = if body == &new { "a" } else { "b" };
-        let (one, two) = tokio::join!(send(body, key), send(body, key));
-        assert_eq!(one.0, 200);
-        assert_eq!(one, two);
-        assert_eq!(send(body, key).await, one);
+    let picture = json!({ "type": "input_image", "image_url": "data:image/png;base64,%" });
+    for (field, value, advice) in [
+        ("tools", json!([{ "type": "x" }]), r#"send tools of the type "function""#),
+        ("text", json!({ "format": { "type": "x" } }), "send text, json_object or json_schema"),
+        ("input", json!([{ "type": "x" }]), "send message, function_call or function_call_output"),
+        ("input", json!([{ "role": "user", "content": [{ "type": "x" }] }]), "send a text, an image or a file"),
+        ("input", json!([{ "role": "user", "content": [picture] }]), "send the bytes in base64"),
+    ] {
+        let mut body = json!({ "model": "scripted", "input": "a" });
+        body[field] = value;
+        let (status, text) = server.text("POST", "/v1/responses", &[], &body.to_string()).await;
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(status, 400, "{text}");
+        assert!(error["error"]["message"].as_str().unwrap().contains(advice), "{text}");
     }
-    let sessions = server.service.list(Default::default()).await.unwrap().items.len();
-    assert_eq!(sessions, 3, "the first one, the new one and one fork");
+    for (query, advice) in [("stream=yes", "send true or false"), ("starting_after=x", "send a whole number")] {
+        let path = format!("/v1/responses/resp_01900000-0000-7000-8000-000000000001_1?{query}");
+        let (status, text) = server.text("GET", &path, &[], "").await;
+        assert_eq!(status, 400, "{text}");
+        assert!(text.contains(advice), "{text}");
+    }
 }

@@ -54,10 +54,21 @@ async fn a_session_that_was_made_elsewhere_is_not_found() {
     let session = made["id"].as_str().unwrap().split('_').nth(1).unwrap().to_owned();
     let (status, _) = server.send("DELETE", &format!("/v1/conversations/conv_{session}"), &Value::Null).await;
     assert_eq!(status, 404);
-    assert_eq!(
-        server.send("GET", &format!("/v1/responses/{}", made["id"].as_str().unwrap()), &Value::Null).await.0,
-        200
-    );
+    let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
+    assert_eq!(server.send("GET", &path, &Value::Null).await.0, 200);
+    // Neither for a message nor for outputs.
+    let input = r#"@call weather {"city":"Rome"} @echo last_result"#;
+    let asked = server.respond(json!({ "model": "scripted", "input": input, "tools": [weather()] })).await;
+    let conversation = format!("conv_{}", asked["id"].as_str().unwrap().split('_').nth(1).unwrap());
+    let call = &asked["output"][0]["call_id"];
+    let output = json!([{ "type": "function_call_output", "call_id": call, "output": "Sunny." }]);
+    for input in [json!("@say Two."), output.clone()] {
+        let body = json!({ "model": "scripted", "conversation": conversation, "input": input });
+        let (status, answer) = server.send("POST", "/v1/responses", &body).await;
+        assert_eq!((status, &answer["error"]["code"]), (404, &json!("SESSION_NOT_FOUND")), "{body}");
+    }
+    let body = json!({ "model": "scripted", "previous_response_id": asked["id"], "input": output });
+    assert_eq!(text_of(&server.respond(body).await), "last_result: Sunny.");
 }
 
 #[tokio::test]

@@ -140,7 +140,7 @@ fn event_streams_have_a_limit() {
 /// Over OpenAI's protocols a body or a query asks for a stream.
 #[test]
 fn a_stream_of_a_response_takes_one_place() {
-    let server = Server::start(&[("MEERKAT_SERVE__MAX_STREAMS", "1")]);
+    let server = Server::start(&[("MEERKAT_SERVE__MAX_STREAMS", "1"), ("MEERKAT_TURN__MODEL_IDLE_TIMEOUT_MS", "0")]);
     let ask = |prompt: &str, is_stream: bool| json!({ "model": "scripted", "input": prompt, "stream": is_stream });
     let open = |body: &Value| {
         let headers = server.headers_with_token(&[("content-type", "application/json")]);

@@ -11,12 +11,11 @@ use meerkat_service::{
 };
 
 use super::*;
-use crate::own::Own;
 
 /// A response whose turn has started.
 fn started() -> Unfold {
     let session_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
-    let mut unfold = Unfold::new(ResponseId { session_id, seq: 2 }, Own::some(), 0, 0);
+    let mut unfold = Unfold { id: ResponseId { session_id, seq: 2 }, ..Unfold::default() };
     assert!(unfold.take(record(2, Event::TurnStarted(TurnStarted::default()))).is_empty());
     unfold
 }
