@@ -323,7 +323,7 @@ impl AgentBuildConfig {
             compaction: self.compaction,
             compactor: self.compactor,
             rule_keeper: self.rule_keeper,
-            attend: OnceLock::new(),
+            agents: OnceLock::new(),
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
         let sessions = Sessions::new(engine);

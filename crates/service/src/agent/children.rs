@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     SessionError,
-    service::AnswerCall,
+    service::{AnswerCall, SessionState, SessionSummary},
     session::event::{DelegateStarted, Event, ToolOutcome},
     store::StoreError,
     tool::{ToolError, Wanted, prefix},
@@ -51,14 +51,14 @@ impl Actor {
 
     /// Has the sub-agents of open calls work that do not work for this actor yet.
     pub(super) fn attend_children(&mut self) {
-        let (Some(open), Some(attend)) = (self.session.open_turn(), self.ports.attend.get()) else { return };
+        let (Some(open), Some(agents)) = (self.session.open_turn(), self.ports.agents.get()) else { return };
         for (call, delegating) in open.delegating() {
             if self.running.children.attended.contains_key(&call.call_id) {
                 continue;
             }
             let Some(order) = order(&self.session, call, (delegating.child, delegating.reserved)) else { continue };
             self.running.children.attended.insert(call.call_id.clone(), order.end.clone());
-            attend(order);
+            (agents.attend)(order);
         }
     }
 
@@ -94,5 +94,33 @@ impl Actor {
         finished.duration_ms = self.waited_ms(since);
         finished.delegated = ended.used;
         self.changed(Some(turn), Event::ToolFinished(finished)).await.map(drop)
+    }
+
+    /// Refuses to delete the session while a sub-agent works, although its turn has ended.
+    pub(super) async fn check_children_rest(&mut self) -> Result<(), SessionError> {
+        let works = |child: &SessionSummary| child.state != SessionState::Idle;
+        let working = self.below().await?.into_iter().find(works);
+        working.map_or(Ok(()), |child| Err(SessionError::ChildWorks { session_id: child.session_id }))
+    }
+
+    /// Deletes the sub-agents before their session: a kill meanwhile leaves none without the session that called it, and
+    /// none of its calls is open.
+    pub(super) async fn delete_children(&mut self) -> Result<(), SessionError> {
+        for child in self.below().await? {
+            let Some(agents) = self.ports.agents.get() else { break };
+            match (agents.delete)(child.session_id).await {
+                Ok(()) | Err(SessionError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn below(&mut self) -> Result<Vec<SessionSummary>, SessionError> {
+        let agents = self.ports.agents.get().filter(|_| self.session.may_have_children());
+        match agents {
+            Some(agents) => (agents.below)(self.session.id).await,
+            None => Ok(Vec::new()),
+        }
     }
 }

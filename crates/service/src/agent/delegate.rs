@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, path::Path, time::Duration};
 
+use futures::future::BoxFuture;
 use meerkat_words::{
     agents::{Delegated, Descent, Parent},
     calls::CallOutcome,
@@ -11,16 +12,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::decide::{Control, NO_AGENTS, used};
 use crate::{
+    SessionError,
     ids::SessionId,
     options::{AgentOptions, Amount, Budget, Budgets},
     output::OutputSpec,
-    service::{CreateSession, StartTurn},
+    service::{CreateSession, SessionSummary, StartTurn},
     session::{Session, message::ToolCall},
     tool::{DELEGATE, ToolError, Wanted},
 };
 
-/// Has a sub-agent work, and reports its end to the session that called.
-pub(crate) type Attend = Box<dyn Fn(Order) + Send + Sync>;
+type Ask<T> = Box<dyn Fn(SessionId) -> BoxFuture<'static, Result<T, SessionError>> + Send + Sync>;
+
+/// What an actor asks of the service for the sub-agents of its session.
+pub(crate) struct Agents {
+    /// Has a sub-agent work, and reports its end to the session that called.
+    pub(crate) attend: Box<dyn Fn(Order) + Send + Sync>,
+    /// Lists the sub-agents below a session, each after its own.
+    pub(crate) below: Ask<Vec<SessionSummary>>,
+    /// Deletes a sub-agent with its own, also one that works.
+    pub(crate) delete: Ask<()>,
+}
 
 /// Sub-agent that is to work. Given twice, it is the same one.
 pub(crate) struct Order {

@@ -91,6 +91,9 @@ impl Actor {
         if let (false, Some(turn)) = (is_forced, self.session.pending_turn()) {
             return drop(reply.send(Err(SessionError::Busy { turn })));
         }
+        if !is_forced && let Err(error) = self.check_children_rest().await {
+            return drop(reply.send(Err(error)));
+        }
         match &self.running.asked {
             Some(_) if !is_forced => return drop(reply.send(Err(SessionError::Compacting))),
             Some(asked) => asked.cancel.cancel(),

@@ -38,7 +38,7 @@ use std::{
     time::Duration,
 };
 
-use delegate::Attend;
+use delegate::Agents;
 pub(crate) use observer::Observer;
 use render::tool_bytes;
 
@@ -87,8 +87,8 @@ pub(crate) struct Ports {
     pub(crate) compactor: Option<SharedCompactor>,
     /// Keeps the rules that are allowed for always.
     pub(crate) rule_keeper: Option<Arc<dyn RuleKeeper>>,
-    /// Has sub-agents work. The service, which is made of its ports and so comes later, sets it.
-    pub(crate) attend: OnceLock<Attend>,
+    /// What is asked of the service for sub-agents. The service, which is made of its ports and so comes later, sets it.
+    pub(crate) agents: OnceLock<Agents>,
 }
 
 impl Ports {

@@ -125,7 +125,9 @@ impl Actor {
     /// Leaves memory: a stored session is settled; a deleted one, or one that is not stored, is dropped.
     async fn depart(&mut self) {
         let (ports, session_id, seq) = (self.ports.clone(), self.session.id, self.session.last_seq);
-        let is_deleted = !self.waiting.deletions.is_empty();
+        let is_asked = !self.waiting.deletions.is_empty();
+        let below = if is_asked { self.delete_children().await } else { Ok(()) };
+        let is_deleted = is_asked && below.is_ok();
         let done = if ports.is_stored() && !is_deleted {
             if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
                 self.save_snapshot().await;
@@ -147,7 +149,8 @@ impl Actor {
             tracing::error!(%session_id, %error, "a session could not leave as it should");
         }
         for reply in self.waiting.deletions.drain(..) {
-            drop(reply.send(done.clone().map(|()| Changed { session_id, seq }).map_err(SessionError::from)));
+            let done = below.clone().and_then(|()| Ok(done.clone()?));
+            drop(reply.send(done.map(|()| Changed { session_id, seq })));
         }
         for (turn, waiters) in self.waiting.waiters.drain() {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use meerkat_words::{agents::Delegated, calls::CallOutcome};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,12 +16,12 @@ use crate::{
     agent::{
         command::Command,
         decide::PROCESS_ENDED,
-        delegate::{ChildEnded, Order},
+        delegate::{Agents, ChildEnded, Order},
     },
     cost::Cost,
     ids::SessionId,
     options::{Budget, Budgets},
-    service::{InterruptTurn, ResumeTurn, SessionService as _, TurnHandle, TurnResult, TurnStatus},
+    service::{DeleteSession, InterruptTurn, ResumeTurn, SessionService as _, TurnHandle, TurnResult, TurnStatus},
 };
 
 /// First and longest pause after a failure of the store.
@@ -40,7 +41,19 @@ impl Sessions {
             // An actor that was lost has a successor, which asks again: one task works for each sub-agent.
             working.insert(child, task);
         };
-        drop(self.engine().attend.set(Box::new(attend)));
+        let (listed, deleted) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.inner));
+        let of = |inner: &Weak<Inner>| inner.upgrade().map(Self::of).ok_or(SessionError::ShuttingDown);
+        let below = move |session_id| {
+            let service = of(&listed);
+            async move { service?.below(session_id).await }.boxed()
+        };
+        let delete = move |session_id| {
+            let service = of(&deleted);
+            let request = DeleteSession { session_id, force: true };
+            async move { service?.delete_alone(request).await.map(drop) }.boxed()
+        };
+        let agents = Agents { attend: Box::new(attend), below: Box::new(below), delete: Box::new(delete) };
+        drop(self.engine().agents.set(agents));
     }
 }
 
@@ -96,6 +109,10 @@ impl Work {
         let Order { child, descent, reserved, create, start, .. } = &self.order;
         let service = self.service()?;
         if service.engine().events.tail(*child).await?.is_none() {
+            // Its session may be going: nothing is made below it any more.
+            if self.order.end.is_cancelled() {
+                return Err(SessionError::Interrupted { turn: descent.parent.turn });
+            }
             service.create_as(create.clone(), Some((*child, descent.clone()))).await?;
         }
         let begun = service.begin_turn(start.clone()).await?;

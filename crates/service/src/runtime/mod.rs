@@ -21,6 +21,7 @@ pub(crate) mod pin_fact;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
 mod scrub;
+mod tree;
 pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;

@@ -332,12 +332,16 @@ impl Admitted<'_> {
         self.0.record(session_id, Change::Update { title, labels }).await
     }
 
+    async fn archived(&self, session_id: SessionId, is_archived: bool) -> Result<Changed, SessionError> {
+        self.0.to_the_end(move |service| async move { service.archive_tree(session_id, is_archived).await }).await
+    }
+
     pub(super) async fn archive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
-        self.0.record(*session_id, Change::Archive(true)).await
+        self.archived(*session_id, true).await
     }
 
     pub(super) async fn unarchive(&self, session_id: &SessionId) -> Result<Changed, SessionError> {
-        self.0.record(*session_id, Change::Archive(false)).await
+        self.archived(*session_id, false).await
     }
 
     pub(super) async fn delete(&self, request: DeleteSession) -> Result<Changed, SessionError> {
@@ -468,7 +472,8 @@ impl Admitted<'_> {
 
     pub(super) async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
         let _whole = self.0.journal(request.session_id).read().await;
-        bundle::page(self.0.engine(), &self.0.inner.exports, request).await
+        let below = self.0.exported_with(request.session_id).await?;
+        bundle::page(self.0.engine(), &self.0.inner.exports, request, &below).await
     }
 
     pub(super) async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {

@@ -10,6 +10,7 @@ use super::{
     indexed::SCANS,
     operations::PAGE_BYTES_MAX,
     sessions::{BODIES_MAX, Sessions},
+    tree::Family,
 };
 use crate::{
     SessionError,
@@ -246,13 +247,17 @@ impl Sessions {
         Ok(StoredBlob { blob, bytes })
     }
 
-    pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {
+    /// Deletes a session, whose actor deletes its sub-agents first.
+    pub(super) async fn delete_alone(&self, request: DeleteSession) -> Result<Changed, SessionError> {
         let DeleteSession { session_id, force } = request;
         match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
             // A session that can only be read, or has no room to end its turn, can still be deleted.
             Err(error @ (SessionError::Corrupted { .. } | SessionError::FormatNewer(_) | SessionError::StoreFull)) => {
                 if self.inner.registry.shared(session_id).is_some() {
                     return Err(error);
+                }
+                for child in self.below(session_id).await? {
+                    self.ask(child.session_id, |reply| Command::Delete { is_forced: true, reply }).await?;
                 }
                 let events = self.engine().events.as_ref();
                 let seq = events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
@@ -354,19 +359,23 @@ impl Sessions {
         Ok(imported)
     }
 
-    /// Deletes sessions by the policy, or only lists them. Sessions that run by then, or are deleted already, are
+    /// Deletes sessions by the policy, each with its sub-agents, or only lists them. Sessions that run by then, or are deleted already, are
     /// skipped.
     pub(super) async fn retain_all(&self, request: Retain) -> Result<Retained, SessionError> {
         let engine = self.engine();
         let options = request.limits(&engine.options.retention);
         let mut sessions = Vec::new();
         if !options.is_off() {
-            for summary in self.all_sessions().await? {
-                let session_id = summary.session_id;
-                let bytes = engine.events.bytes(session_id).await.unwrap_or_else(|error| {
-                    tracing::warn!(%session_id, %error, "the size of a session is unknown");
-                    0
-                });
+            let mut family = Family::of(self.all_sessions().await?);
+            for mut summary in std::mem::take(&mut family.tops) {
+                let mut bytes = self.bytes_of(summary.session_id).await;
+                for child in family.below(summary.session_id) {
+                    bytes += self.bytes_of(child.session_id).await;
+                    summary.updated_at = summary.updated_at.max(child.updated_at);
+                    if summary.state == SessionState::Idle {
+                        summary.state = child.state;
+                    }
+                }
                 sessions.push((summary, bytes));
             }
         }
@@ -379,7 +388,7 @@ impl Sessions {
             let session_id = item.session_id;
             match self.delete_session(DeleteSession { session_id, force: false }).await {
                 Ok(_) => gone.push(item),
-                Err(SessionError::Busy { .. } | SessionError::NotFound(_)) => {}
+                Err(SessionError::Busy { .. } | SessionError::ChildWorks { .. } | SessionError::NotFound(_)) => {}
                 // One failure does not keep the others, and the deleted ones are reported.
                 Err(error) => {
                     tracing::warn!(%session_id, %error, "a session that is too old or too much could not be deleted");
@@ -392,6 +401,13 @@ impl Sessions {
             }
         }
         Ok(Retained { deleted: gone.len() as u64, items: gone, failed })
+    }
+
+    async fn bytes_of(&self, session_id: SessionId) -> u64 {
+        self.engine().events.bytes(session_id).await.unwrap_or_else(|error| {
+            tracing::warn!(%session_id, %error, "the size of a session is unknown");
+            0
+        })
     }
 
     /// Finds the event after `from` that ended a turn.

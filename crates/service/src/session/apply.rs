@@ -90,7 +90,7 @@ impl SessionFields {
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
             Event::SessionForked(forked) => self.forked(record, forked),
-            Event::SessionImported(_) => self.imported(record.seq),
+            Event::SessionImported(imported) => self.imported(record.seq, imported),
             Event::SessionUpdated(updated) => {
                 self.given_title.clone_from(&updated.title);
                 if self.labels != updated.labels {
@@ -118,6 +118,7 @@ impl SessionFields {
             }
             Event::ToolStarted(_) | Event::CallRequested(_) | Event::DelegateStarted(_) => {
                 self.progress(record);
+                self.gaps.has_delegated |= matches!(record.event, Event::DelegateStarted(_));
                 if let Some(open) = &mut self.open_turn {
                     open.totals.tool_calls += 1;
                 }

@@ -9,6 +9,7 @@ mod compaction;
 mod files;
 mod finished;
 mod given;
+mod imported;
 mod live;
 mod lost;
 mod turns;
@@ -43,6 +44,7 @@ use crate::{
 pub use files::{ChangedFile, FileBefore};
 pub use given::HistoryGiven;
 pub(crate) use given::is_given;
+pub use imported::SessionImported;
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
@@ -368,15 +370,6 @@ pub struct SessionForked {
     pub at: Seq,
     /// The idempotency key of the fork; those of the parent stay with it.
     pub key: Option<Key>,
-}
-
-/// The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller runs, no
-/// rules that allow calls, and no call that a person decided on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionImported {
-    /// True if there were tools that its caller runs: they are gone, and no call that waited for the caller ran.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub had_client_tools: bool,
 }
 
 /// The session has another title or other labels. Both are complete, even if only one has changed.

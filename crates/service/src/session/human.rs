@@ -35,10 +35,10 @@ impl Event {
         line(match self {
             Self::SessionCreated(created) => format!("session created with {}", created.model),
             Self::SessionForked(forked) => format!("forked from {} after event {}", forked.parent, forked.at),
-            Self::SessionImported(SessionImported { had_client_tools: false }) => {
+            Self::SessionImported(SessionImported { had_client_tools: false, .. }) => {
                 "imported: no workspace and no allowed rules any more".to_owned()
             }
-            Self::SessionImported(SessionImported { had_client_tools: true }) => {
+            Self::SessionImported(SessionImported { had_client_tools: true, .. }) => {
                 "imported: no workspace, allowed rules or tools of its caller any more; calls that wait for it do not \
                  run"
                 .to_owned()

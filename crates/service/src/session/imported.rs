@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use meerkat_words::agents::Descent;
+
 use super::{
     OpenTurn, SessionFields,
     event::{Event, Record, SessionImported},
@@ -13,10 +15,10 @@ use crate::{
 
 impl SessionFields {
     /// Takes away all that would let a tool run.
-    pub(super) fn imported(&mut self, seq: Seq) {
+    pub(super) fn imported(&mut self, seq: Seq, imported: &SessionImported) {
         self.imported_at = seq;
         self.workspace = None;
-        self.descent = None;
+        self.descent.clone_from(&imported.descent);
         self.client_tools = None;
         self.tools_of_queue.clear();
         self.allowed_rules = Arc::default();
@@ -29,8 +31,14 @@ impl SessionFields {
         }
     }
 
-    /// Makes the record with which the session begins here, if a tool could run without it; it follows `last`.
-    pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
+    /// Makes the record with which the session begins here, at its place among sessions, if a tool could run without it;
+    /// it follows `last`.
+    pub(crate) fn import_record(
+        &self,
+        (session_id, descent): (SessionId, Option<Descent>),
+        last: Seq,
+        now: Timestamp,
+    ) -> Option<Record> {
         let has_rules =
             !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
         let had_client_tools = self.client_tools.is_some() || !self.tools_of_queue.is_empty();
@@ -39,13 +47,13 @@ impl SessionFields {
             || has_rules
             || had_client_tools
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
-        let event = Event::SessionImported(SessionImported { had_client_tools });
+        let event = Event::SessionImported(SessionImported { had_client_tools, descent });
         may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })
     }
 
     /// Makes the record that a fork after `at` needs to stay imported; it follows the fork's `first`.
     pub(crate) fn fork_import_record(&self, at: Seq, first: &Record) -> Option<Record> {
-        let event = Event::SessionImported(SessionImported { had_client_tools: false });
+        let event = Event::SessionImported(SessionImported { had_client_tools: false, descent: None });
         (at < self.imported_at).then_some(Record { seq: first.seq + 1, event, ..first.clone() })
     }
 }

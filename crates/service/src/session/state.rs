@@ -228,7 +228,8 @@ pub struct SessionFields {
     pub last_seq: Seq,
 }
 
-/// Notes if seqs were skipped. It makes no two sessions different: journal compaction skips seqs, too.
+/// Notes if seqs were skipped, and what may be among those. It makes no two sessions different: journal compaction skips
+/// seqs, too.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Gaps {
     /// True once a seq was skipped: what a record goes on with may be lost.
@@ -236,6 +237,9 @@ pub(super) struct Gaps {
     /// True if a record did not follow, and no later `records_lost` says why.
     #[serde(default)]
     pub(super) is_unexplained: bool,
+    /// True once it has started a sub-agent.
+    #[serde(default)]
+    pub(super) has_delegated: bool,
 }
 
 impl PartialEq for Gaps {

@@ -61,6 +61,8 @@ pub struct View {
     pub workspace: Option<String>,
     /// The session at the top of its tree, if it is a sub-agent.
     pub root: Option<SessionId>,
+    /// True once it may have started sub-agents.
+    pub has_children: bool,
     /// The tools that it may use; `None` for all.
     pub tools: Option<Arc<[String]>>,
     /// Its part in the project's memory.
@@ -95,6 +97,7 @@ impl View {
             client_tools: session.client_tools.clone(),
             workspace: session.workspace.clone(),
             root: session.descent.as_ref().map(|descent| descent.root),
+            has_children: session.may_have_children(),
             tools: session.tools.clone(),
             memory: session.memory,
             options: session.options.clone(),
@@ -127,6 +130,12 @@ impl View {
 }
 
 impl SessionFields {
+    /// Returns true unless it has no sub-agents: the records that say so may be gone.
+    #[must_use]
+    pub const fn may_have_children(&self) -> bool {
+        self.gaps.has_delegated || self.gaps.skipped
+    }
+
     /// Refuses what this turn excludes; the message says what the turn waits for.
     pub(crate) fn busy_with(&self, turn: TurnNumber) -> SessionError {
         let undecided = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);

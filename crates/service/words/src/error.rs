@@ -129,6 +129,12 @@ session_errors! {
         /// The running turn.
         turn: TurnNumber,
     } = SessionBusy ["turn" = *turn];
+    /// A sub-agent of the session works, which excludes the request.
+    #[error("Its sub-agent {session_id} works; wait for it, or interrupt it.")]
+    ChildWorks {
+        /// The sub-agent's session.
+        session_id: SessionId,
+    } = SessionBusy ["session_id" = session_id.to_string()];
     /// The session's running turn waits for a person, which excludes the request.
     #[error(
         "Turn {turn} waits for a decision about {name} ({call_id}); approve or deny that call, or interrupt the turn."

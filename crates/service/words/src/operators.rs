@@ -416,11 +416,13 @@ pub struct RetentionFailure {
 /// Answer of `export_session`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BundlePage {
+    /// Session of the page's section: the one that was asked for, or a sub-agent below it.
+    pub session_id: SessionId,
     /// The next bytes of the bundle, in base64.
     pub data: String,
     /// Cursor of the next page; `null` at the end.
     pub next_cursor: Option<String>,
-    /// Damaged ranges that the bundle leaves out: the first and the last event of each.
+    /// Damaged ranges that the section leaves out: the first and the last event of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(Seq, Seq)>,
 }

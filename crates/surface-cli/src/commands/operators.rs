@@ -17,7 +17,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::random_digits;
 use meerkat_service::{
     Seq, SessionError, SessionId,
-    service::{ExportSession, ImportBundle},
+    service::{BundlePage, ExportSession, ImportBundle},
     wire::encode,
 };
 use serde_json::json;
@@ -44,19 +44,20 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
     let refused = |error| SessionError::invalid("--output", format!("{} cannot be written: {error}", path.display()));
     let mut file = Partial::create(path.clone()).map_err(refused)?;
     let (mut progress, mut bytes, mut written, mut failed) = (app.out.progress(), 0, Vec::new(), Vec::new());
-    let mut damaged = serde_json::Map::new();
+    let (mut damaged, mut done) = (serde_json::Map::new(), 0);
     for id in &ids {
-        let begins_at: u64 = bytes;
+        let (begins_at, begins_with): (u64, usize) = (bytes, written.len());
         let mut next =
             Some(ExportSession { redact: args.redact, skip_damage: args.skip_damage, ..ExportSession::new(*id) });
         while let Some(request) = next {
             let is_first = request.cursor.is_none();
-            let (piece, after, lost) = match page(app, request).await {
+            let (piece, page, after) = match page(app, request).await {
                 // It was deleted after the list was made.
                 Err(error) if args.all && is_first && error.code() == ErrorCode::SessionNotFound => break,
                 // The others are not to blame for its damage.
                 Err(error) if args.all && error.code() == ErrorCode::SessionCorrupted => {
                     bytes = begins_at;
+                    written.truncate(begins_with);
                     file.file.set_len(bytes).and_then(|()| file.file.seek(SeekFrom::Start(bytes))).map_err(refused)?;
                     failed.push((*id, error));
                     break;
@@ -65,17 +66,18 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
             };
             file.file.write_all(&piece).map_err(refused)?;
             bytes += piece.len() as u64;
-            let (done, of) = (written.len() as u64, ids.len() as u64);
+            let of = ids.len() as u64;
             progress.show(done, of, &format!("{done} of {}, {}", count(of, "session"), size(bytes)));
-            if after.is_none() {
-                written.push(*id);
-                if !lost.is_empty() {
-                    app.out.note(&left_out(*id, &lost));
-                    damaged.insert(id.to_string(), json!(lost));
+            if written.last() != Some(&page.session_id) {
+                written.push(page.session_id);
+                if !page.lost.is_empty() {
+                    app.out.note(&left_out(page.session_id, &page.lost));
+                    damaged.insert(page.session_id.to_string(), json!(page.lost));
                 }
             }
             next = after;
         }
+        done += 1;
     }
     file.finish().map_err(refused)?;
     drop(progress);
@@ -137,16 +139,17 @@ fn left_out(id: SessionId, lost: &[(Seq, Seq)]) -> String {
     format!("Session {id}: events {} are damaged, and not in the bundle.", ranges.join(", "))
 }
 
-/// A page's bytes, the request for the next one, and the damaged ranges that the bundle leaves out.
-type ExportedPage = (Vec<u8>, Option<ExportSession>, Vec<(Seq, Seq)>);
-
-/// Reads a page.
-async fn page(app: &App, mut request: ExportSession) -> Result<ExportedPage, SessionError> {
+/// Reads a page. Returns its bytes, the rest of it, and the request for the next one.
+async fn page(
+    app: &App,
+    mut request: ExportSession,
+) -> Result<(Vec<u8>, BundlePage, Option<ExportSession>), SessionError> {
     let page = app.service.export_session(request.clone()).await?;
     let unreadable = |_| SessionError::Internal("a page of a bundle is not base64".to_owned());
-    let bytes = BASE64_STANDARD.decode(page.data).map_err(unreadable)?;
-    request.cursor = page.next_cursor;
-    Ok((bytes, request.cursor.is_some().then_some(request), page.lost))
+    let bytes = BASE64_STANDARD.decode(&page.data).map_err(unreadable)?;
+    request.cursor.clone_from(&page.next_cursor);
+    let next = request.cursor.is_some().then_some(request);
+    Ok((bytes, page, next))
 }
 
 /// File that gets its name when it is complete.

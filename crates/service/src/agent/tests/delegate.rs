@@ -3,6 +3,7 @@
 
 mod kills;
 mod shares;
+mod together;
 
 use std::{sync::Arc, time::Duration};
 

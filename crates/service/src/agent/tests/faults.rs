@@ -221,6 +221,8 @@ pub(super) enum Fault {
     UnreadLines,
     /// A session appears right after it was read in vain.
     Appears,
+    /// A session cannot be deleted.
+    Undeleted,
     /// The size of this session cannot be read, whatever the fuse says.
     Unsized(SessionId),
 }
@@ -267,7 +269,12 @@ impl EventStore for FaultyEvents {
                 return Ok(ticket);
             }
             Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}
-            Fault::Roomless | Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Appears => {}
+            Fault::Roomless
+            | Fault::LateLease
+            | Fault::Unread
+            | Fault::UnreadLines
+            | Fault::Appears
+            | Fault::Undeleted => {}
             Fault::Unsized(_) => {}
         }
         self.0.stage(lease, batch)
@@ -329,6 +336,9 @@ impl EventStore for FaultyEvents {
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
+        if self.1 == Fault::Undeleted && self.2.blows() {
+            return Err(StoreError::Failed("EIO".to_owned()));
+        }
         self.0.delete(session_id).await
     }
 }

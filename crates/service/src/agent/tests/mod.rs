@@ -205,7 +205,7 @@ impl Rig {
             compaction: self.compaction,
             compactor: self.compactor,
             rule_keeper: self.rule_keeper,
-            attend: OnceLock::new(),
+            agents: OnceLock::new(),
         };
         Engine { ports: Arc::new(ports), derived, owner: None }
     }

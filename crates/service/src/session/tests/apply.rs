@@ -550,7 +550,7 @@ fn an_import_takes_the_tools_of_a_caller_away() {
         });
         let mut records: Vec<Record> = std::iter::once(record(1, None, created())).chain(changed).collect();
         let session = fold(&records);
-        let imported = session.import_record(session.id, session.last_seq, Timestamp::from_millis(0));
+        let imported = session.import_record((session.id, None), session.last_seq, Timestamp::from_millis(0));
         assert_eq!(imported.is_some(), queued.is_some(), "{queued:?}");
         records.extend(imported);
         let session = fold(&records);

@@ -121,6 +121,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let delegated = is_full.then_some(Delegated { agents: number, steps: number, tool_calls: 1, tokens: number, cost });
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost, delegated };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
+    let descent = || {
+        let parent = Parent { session_id: session_id(), turn: small, call_id: with.text.clone() };
+        Descent { parent, root: session_id(), depth: number }
+    };
     Sample::Durable(match kind {
         EventKind::SessionCreated => Event::SessionCreated(SessionCreated {
             title: when_full(&text),
@@ -136,14 +140,13 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 true => SessionMemory { scope: MemoryScope::Session, index: false },
                 false => SessionMemory::default(),
             },
-            descent: is_full.then(|| {
-                let parent = Parent { session_id: session_id(), turn: small, call_id: with.text.clone() };
-                Descent { parent, root: session_id(), depth: number }
-            }),
+            descent: is_full.then(descent),
             key,
         }),
         EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
-        EventKind::SessionImported => Event::SessionImported(SessionImported { had_client_tools: is_full }),
+        EventKind::SessionImported => {
+            Event::SessionImported(SessionImported { had_client_tools: is_full, descent: is_full.then(descent) })
+        }
         EventKind::SessionUpdated => Event::SessionUpdated(SessionUpdated {
             title: when_full(&text),
             labels: is_full.then(|| (text.clone(), text)).into_iter().collect(),

@@ -149,42 +149,53 @@ enum Source {
     Manifest,
 }
 
-/// Beginning of a page in a section.
+/// Beginning of a page.
 struct Cursor {
-    last_seq: Seq,
-    offset: u64,
-    digest: String,
+    /// The session of its section.
+    session_id: SessionId,
+    /// Last event of the section, place in it, and digest of it; `None` if it begins here.
+    place: Option<(Seq, u64, String)>,
 }
 
 impl Cursor {
     fn parse(text: &str) -> Result<Self, SessionError> {
         let refusal = || SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
         let parse = || {
-            let (last_seq, rest) = text.split_once('.')?;
-            let (offset, digest) = rest.split_once('.')?;
-            Some(Self { last_seq: last_seq.parse().ok()?, offset: offset.parse().ok()?, digest: digest.to_owned() })
+            let mut parts = text.split('.');
+            let session_id = parts.next()?.parse().ok()?;
+            let Some(last_seq) = parts.next() else { return Some(Self { session_id, place: None }) };
+            let place = (last_seq.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.to_owned());
+            parts.next().is_none().then_some(Self { session_id, place: Some(place) })
         };
         parse().ok_or_else(refusal)
     }
 }
 
-/// Reads a page of a session's bundle.
+/// Reads a page of the bundle of a session and the sub-agents `below` it, which come after those that called them.
 pub(crate) async fn page(
     engine: &Engine,
     exports: &Exports,
     request: ExportSession,
+    below: &[SessionId],
 ) -> Result<BundlePage, SessionError> {
-    let ExportSession { session_id, redact: is_redacted, skip_damage: skips_damage, cursor } = request;
+    let ExportSession { session_id: top, redact: is_redacted, skip_damage: skips_damage, cursor } = request;
     let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
+    let session_id = cursor.as_ref().map_or(top, |cursor| cursor.session_id);
+    let mut rest = [top].into_iter().chain(below.iter().copied()).skip_while(|known| *known != session_id);
+    if rest.next().is_none() {
+        return Err(changed());
+    }
+    let next = rest.next();
+    let place = cursor.and_then(|cursor| cursor.place);
     let tail = engine.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-    let last_seq = cursor.as_ref().map_or(tail, |cursor| cursor.last_seq).min(tail);
+    let last_seq = place.as_ref().map_or(tail, |(last_seq, ..)| *last_seq).min(tail);
     if let (Some(lost), false) = (engine.events.lost_end(session_id), skips_damage) {
         return Err(lost.into());
     }
     let key = Key { session_id, last_seq, is_redacted, skips_damage };
-    let plan = exports.plan(engine, key, cursor.is_none()).await?;
-    let mut at = cursor.as_ref().map_or(0, |cursor| cursor.offset);
-    if at > plan.bytes || cursor.is_some_and(|cursor| cursor.digest != plan.digest) {
+    let plan = exports.plan(engine, key, place.is_none()).await?;
+    let (_, mut at, digest) = place.unwrap_or_else(|| (last_seq, 0, plan.digest.clone()));
+    if at > plan.bytes || digest != plan.digest {
         return Err(changed());
     }
     let mut page = Vec::new();
@@ -194,13 +205,16 @@ pub(crate) async fn page(
         at += piece.len() as u64;
         page.extend_from_slice(&piece);
     }
-    let next_cursor = (at < plan.bytes).then(|| format!("{last_seq}.{at}.{}", plan.digest));
-    Ok(BundlePage { data: BASE64_STANDARD.encode(page), next_cursor, lost: plan.lost.clone() })
+    let next_cursor = match at < plan.bytes {
+        true => Some(format!("{session_id}.{last_seq}.{at}.{digest}")),
+        false => next.map(|next| next.to_string()),
+    };
+    Ok(BundlePage { session_id, data: BASE64_STANDARD.encode(page), next_cursor, lost: plan.lost.clone() })
 }
 
 /// Makes the error for a section that has changed since its first page.
 fn changed() -> SessionError {
-    SessionError::invalid("cursor", "the session's journal has changed since the export began; begin again")
+    SessionError::invalid("cursor", "the session has changed since the export began; begin again without a cursor")
 }
 
 impl Exports {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use meerkat_words::agents::{Descent, Parent};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -215,12 +216,25 @@ async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Made, 
     let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
     let rules = Rules::new(latest, engine.options.limits.clone());
     let (mut planned, mut skipped, mut sections) = (Vec::new(), Vec::new(), Sections::of(upload, rules));
+    let mut places = HashMap::new();
     while let Some(section) = sections.next().await? {
         let known = if choice.new_ids { None } else { known(engine, &section, latest).await? };
-        match known {
-            Some(known) => skipped.push(known),
-            None => planned.push(plan(engine, upload, section, choice)?),
-        }
+        let was = section.session.id;
+        let descent = section.session.descent.as_ref().and_then(|descent| below(descent, &places));
+        let (root, depth) = descent.as_ref().map_or((None, 0), |descent| (Some(descent.root), descent.depth));
+        let id = match known {
+            Some(known) => {
+                skipped.push(known);
+                was
+            }
+            None => {
+                let session = plan(engine, upload, (section, descent), choice)?;
+                let id = session.session.session_id;
+                planned.push(session);
+                id
+            }
+        };
+        places.insert(was, Place { id, root: root.unwrap_or(id), depth });
     }
     // Deleted sessions with the same ids may have left rows and checkpoints.
     for planned in &planned {
@@ -248,6 +262,22 @@ async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Made, 
     Ok(Made { sessions, skipped })
 }
 
+/// Place of a session that a bundle has.
+struct Place {
+    /// Its id here.
+    id: SessionId,
+    root: SessionId,
+    depth: u64,
+}
+
+/// Returns the place of a sub-agent here, if the session that called it came before it in the bundle. That of another
+/// session would be anybody's claim.
+fn below(claimed: &Descent, places: &HashMap<SessionId, Place>) -> Option<Descent> {
+    let caller = places.get(&claimed.parent.session_id)?;
+    let parent = Parent { session_id: caller.id, ..claimed.parent.clone() };
+    Some(Descent { parent, root: caller.root, depth: caller.depth.saturating_add(1) })
+}
+
 /// Deletes the sessions that were created before one failed.
 async fn take_back(engine: &Engine, made: &[ImportedSession]) {
     for session in made {
@@ -264,8 +294,13 @@ struct Planned {
     records: Records,
 }
 
-/// Plans the session of a checked section, perhaps under a new id.
-fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> Result<Planned, SessionError> {
+/// Plans the session of a checked section at its place, perhaps under a new id.
+fn plan(
+    engine: &Engine,
+    upload: &Upload,
+    (section, descent): (Section, Option<Descent>),
+    choice: Choice,
+) -> Result<Planned, SessionError> {
     let Section { session, events, blobs, lost, .. } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id, session.id, session.last_seq);
     let (mut until, mut added) = (last_seq, Vec::new());
@@ -288,7 +323,7 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> R
     let last = added.last().map_or(until, |record| record.seq);
     // A bundle may take back at its end, behind the cut, what it brings before.
     let cut = added.last().and_then(|fork| session.fork_import_record(until, fork));
-    added.extend(session.import_record(session_id, last, now).or(cut));
+    added.extend(session.import_record((session_id, descent), last, now).or(cut));
     let last = added.last().map_or(last, |record| record.seq);
     let labels = labels_here(engine, &session, session_id, choice.keep_scope);
     added.extend(session.labels_record(until, &labels, (session_id, last, now)));

@@ -6,6 +6,7 @@ mod hostile;
 mod images;
 mod mutated;
 mod pages;
+mod trees;
 mod uploads;
 
 use std::sync::Arc;

@@ -144,7 +144,7 @@ async fn an_import_answers_the_calls_that_wait_and_takes_the_tools_away() {
     drop(subject);
     ticks(100).await;
     let lease = place.events.lease(session_id).await.unwrap();
-    let event = Event::SessionImported(SessionImported { had_client_tools: true });
+    let event = Event::SessionImported(SessionImported { had_client_tools: true, descent: None });
     let record = Record { session_id, seq: lease.tail + 1, turn: None, time: place.clock.now(), event };
     place.events.stage(&lease, &[record]).unwrap().durable().await.unwrap();
     place.events.give_up(lease).await;

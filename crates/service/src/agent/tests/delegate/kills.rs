@@ -20,7 +20,7 @@ const STEPS: u64 = 40;
 
 impl Place {
     /// A process whose store fails at a write, for a moment or for good.
-    fn failing(&self, fault: Fault, fuse: &Fuse) -> super::Service {
+    pub(super) fn failing(&self, fault: Fault, fuse: &Fuse) -> super::Service {
         let mut rig = super::rig();
         rig.options.agents.depth = 2;
         let Self { events, blobs, index } = self.clone();
