@@ -17,6 +17,16 @@ class Page(TypedDict, Generic[Item]):
 
 
 @final
+class Agent(TypedDict):
+    """Agent that a person described in a file."""
+
+    model: NotRequired[str | None]
+    name: str
+    prompt: str
+    tools: NotRequired[list[str] | None]
+
+
+@final
 class ApprovalDecidedEvent(TypedDict):
     """A call was decided."""
 
@@ -390,6 +400,7 @@ class Cost(TypedDict):
 class DelegateStartedEvent(TypedDict):
     """A call starts a sub-agent. It is recorded before anything of the sub-agent is."""
 
+    agent: NotRequired[Agent | None]
     call_id: str
     child: SessionId
     reserved: Budgets

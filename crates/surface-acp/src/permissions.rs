@@ -2,7 +2,7 @@
 //! that is gone leaves a call waiting, and any surface may decide it meanwhile; then the question is withdrawn.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     convert::Infallible,
     future::pending,
     time::Duration,
@@ -31,19 +31,25 @@ pub(crate) struct Permissions<'a> {
     session_id: SessionId,
     asked: FuturesUnordered<BoxFuture<'a, ()>>,
     /// Withdraws a question. That of a server has the id of the call during which it is asked, too.
-    settled: HashMap<String, (Option<String>, CancellationToken)>,
+    settled: HashMap<(SessionId, String), (Option<String>, CancellationToken)>,
+    /// Calls of sub-agents that were asked about: the client knows them.
+    was_asked: HashSet<(SessionId, String)>,
     /// Cancelled when the client has cancelled the turn; then it answers its questions itself, and none is withdrawn.
     cancelled: &'a CancellationToken,
 }
 
 impl<'a> Permissions<'a> {
     pub(crate) fn new(agent: &'a Agent, session_id: SessionId, cancelled: &'a CancellationToken) -> Self {
-        Self { agent, session_id, asked: FuturesUnordered::new(), settled: HashMap::new(), cancelled }
+        let (settled, was_asked) = Default::default();
+        Self { agent, session_id, asked: FuturesUnordered::new(), settled, was_asked, cancelled }
     }
 
-    /// Asks about a call, or what a server asks, unless it was asked already.
-    pub(crate) fn ask(&mut self, call: &ApprovalRequested, shown: v1::ToolCallUpdate) {
-        let Entry::Vacant(entry) = self.settled.entry(call.call_id.clone()) else { return };
+    /// Asks about a call of the session or of a sub-agent, or what a server asks, unless it was asked already.
+    pub(crate) fn ask(&mut self, of: SessionId, call: &ApprovalRequested, shown: v1::ToolCallUpdate) {
+        let Entry::Vacant(entry) = self.settled.entry((of, call.call_id.clone())) else { return };
+        if of != self.session_id {
+            self.was_asked.insert((of, call.call_id.clone()));
+        }
         let settled = CancellationToken::new();
         entry.insert((call.form.as_ref().map(|form| form.call_id.clone()), settled.clone()));
         let (session_id, offered) = (self.session_id.to_string(), self.options(call.rule.as_deref()));
@@ -52,7 +58,7 @@ impl<'a> Permissions<'a> {
                 let message = format!("{} asks, and gets the answer: {}", form.server, form.message);
                 let request = json!({
                     "sessionId": session_id,
-                    "toolCallId": form.call_id,
+                    "toolCallId": if of == self.session_id { form.call_id.clone() } else { below_id(of, &form.call_id) },
                     "mode": "form",
                     "message": message,
                     "requestedSchema": form.schema,
@@ -64,7 +70,7 @@ impl<'a> Permissions<'a> {
                 ("session/request_permission", json!(request))
             }
         };
-        let decided = DecideApproval::new(self.session_id, call.call_id.clone(), Decision::Deny);
+        let decided = DecideApproval::new(of, call.call_id.clone(), Decision::Deny);
         let offered = call.form.is_none().then_some(offered);
         self.asked.push(ask(self.agent, (method, request, offered), decided, settled).boxed());
     }
@@ -84,10 +90,16 @@ impl<'a> Permissions<'a> {
         options
     }
 
+    /// Returns true if a call is asked about, or was.
+    pub(crate) fn knows(&self, session_id: SessionId, call_id: &str) -> bool {
+        self.was_asked.contains(&(session_id, call_id.to_owned()))
+    }
+
     /// Withdraws the questions about a call that waits no more.
-    pub(crate) fn settle(&mut self, call_id: &str) {
-        let ends = |id: &String, of: &Option<String>| id == call_id || of.as_deref() == Some(call_id);
-        let ended = self.settled.extract_if(|id, (of, _)| ends(id, of));
+    pub(crate) fn settle(&mut self, session_id: SessionId, call_id: &str) {
+        let ended = self.settled.extract_if(|(session, id), (during, _)| {
+            *session == session_id && (id == call_id || during.as_deref() == Some(call_id))
+        });
         ended.filter(|_| !self.cancelled.is_cancelled()).for_each(|(_, (_, settled))| settled.cancel());
     }
 
@@ -107,6 +119,11 @@ impl<'a> Permissions<'a> {
         while self.asked.next().await.is_some() {}
         pending().await
     }
+}
+
+/// The id that a client knows a sub-agent's call by: those of two sessions may be the same.
+pub(crate) fn below_id(session_id: SessionId, call_id: &str) -> String {
+    format!("{session_id}.{call_id}")
 }
 
 /// Asks, and decides by the answer.

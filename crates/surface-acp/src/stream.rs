@@ -8,18 +8,20 @@ use meerkat_service::{
     SessionError, SessionId,
     follow::{
         Follower,
+        below::{Below, SubAgent},
         turn::{FollowedTurn, TurnStep, stop},
     },
     model::StopReason as Stopped,
     service::{PendingApproval, TurnHandle, TurnResult, TurnStatus},
-    session::event::{ApprovalRequested, Event},
+    session::event::{ApprovalRequested, Event, Record},
+    tool::Form,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::Agent,
     permissions::Permissions,
-    updates::{Updates, said},
+    updates::{Updates, ended_below, progress_below, said},
 };
 
 /// The client of a turn.
@@ -72,11 +74,17 @@ impl Watcher<'_> {
             let call = ApprovalRequested { call_id, name, arguments, preview, rule, form };
             self.ask(permissions, &updates, &call).await;
         }
+        let mut below = Below::new(self.agent.service.clone());
         loop {
             let step = tokio::select! {
                 biased;
                 never = permissions.carry_on() => match never {},
                 step = turn.next() => step,
+                (sub_agent, record) = below.next() => {
+                    let shown = self.see_below(permissions, &updates, &sub_agent, &record).await;
+                    self.agent.show(self.session_id, shown).await;
+                    continue;
+                }
             };
             let seen = match step {
                 TurnStep::Line(line) => updates.see(&line).await,
@@ -99,29 +107,68 @@ impl Watcher<'_> {
             if !self.agent.show(self.session_id, shown).await {
                 return Ok(v1::StopReason::Cancelled);
             }
-            match record.filter(|record| record.turn == updates.only).map(|record| record.event) {
-                Some(Event::ApprovalRequested(call)) => self.ask(permissions, &updates, &call).await,
-                Some(Event::ApprovalDecided(decided)) => permissions.settle(&decided.call_id),
-                Some(Event::ToolFinished(finished)) => permissions.settle(&finished.call_id),
+            let Some(record) = record.filter(|record| record.turn == updates.only) else { continue };
+            below.take(&record);
+            match record.event {
+                Event::ApprovalRequested(call) => self.ask(permissions, &updates, &call).await,
+                Event::ApprovalDecided(decided) => permissions.settle(self.session_id, &decided.call_id),
+                Event::ToolFinished(finished) => permissions.settle(self.session_id, &finished.call_id),
                 _ => {}
             }
+        }
+    }
+
+    /// Makes the updates of what a sub-agent does: the newest is the progress of the call that it works for. What it asks
+    /// is asked here, about a call of its own.
+    async fn see_below(
+        &self,
+        permissions: &mut Permissions<'_>,
+        updates: &Updates,
+        sub_agent: &SubAgent,
+        record: &Record,
+    ) -> Vec<v1::SessionUpdate> {
+        let session_id = sub_agent.session_id;
+        match &record.event {
+            Event::ApprovalRequested(call) => {
+                match &call.form {
+                    Some(form) if !self.agent.shows().forms => self.note_form(session_id, form).await,
+                    _ => permissions.ask(session_id, call, updates.asked_below(sub_agent, call)),
+                }
+                Vec::new()
+            }
+            Event::ApprovalDecided(decided) => {
+                permissions.settle(session_id, &decided.call_id);
+                Vec::new()
+            }
+            Event::ToolFinished(finished) => {
+                let was_asked = permissions.knows(session_id, &finished.call_id);
+                permissions.settle(session_id, &finished.call_id);
+                was_asked.then(|| ended_below(session_id, finished)).into_iter().collect()
+            }
+            Event::AssistantMessage(_) | Event::ToolStarted(_) => vec![progress_below(sub_agent, &record.event)],
+            _ => Vec::new(),
         }
     }
 
     /// Asks about a call, or what a server asks. A client that shows no forms hears where to answer.
     async fn ask(&self, permissions: &mut Permissions<'_>, updates: &Updates, call: &ApprovalRequested) {
         match &call.form {
-            Some(form) if !self.agent.shows().forms => {
-                let words = format!(
-                    "The tool server {} asks: {} Answer it in `meerkat chat {}` or in the console.",
-                    form.server, form.message, self.session_id
-                );
-                // Otherwise its user would see a call that hangs.
-                let notice = self.agent.shows().notice(v1::NoticeSeverity::Warning, &words);
-                self.agent.show(self.session_id, [notice.unwrap_or_else(|| said(&words))]).await;
+            Some(form) if !self.agent.shows().forms => self.note_form(self.session_id, form).await,
+            _ => {
+                let shown = updates.asked(&call.call_id, &call.name, call.preview.as_deref());
+                permissions.ask(self.session_id, call, shown);
             }
-            _ => permissions.ask(call, updates.asked(&call.call_id, &call.name, call.preview.as_deref())),
         }
+    }
+
+    async fn note_form(&self, session_id: SessionId, form: &Form) {
+        let words = format!(
+            "The tool server {} asks: {} Answer it in `meerkat chat {session_id}` or in the console.",
+            form.server, form.message
+        );
+        // Otherwise its user would see a call that hangs.
+        let notice = self.agent.shows().notice(v1::NoticeSeverity::Warning, &words);
+        self.agent.show(self.session_id, [notice.unwrap_or_else(|| said(&words))]).await;
     }
 
     /// Says how a turn ended.

@@ -13,11 +13,13 @@ use meerkat_service::{
     Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::{
         FollowedLine, Shown,
+        below::SubAgent,
         turn::{blob, whole},
     },
     session::{
         event::{
-            AssistantMessage, Event, LiveEvent, Record, ToolFinished, ToolOutcome, TurnEdited, TurnQueued, TurnStarted,
+            ApprovalRequested, AssistantMessage, DelegateStarted, Event, LiveEvent, Record, ToolFinished, ToolOutcome,
+            ToolStarted, TurnEdited, TurnQueued, TurnStarted,
         },
         message::{Attached, Block, Body, Message, ToolCall as Call},
     },
@@ -26,7 +28,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use crate::agent::Agent;
+use crate::{agent::Agent, permissions::below_id};
 
 /// What a client shows beside texts and calls.
 #[derive(Clone, Copy, Default)]
@@ -188,8 +190,9 @@ impl Updates {
                 self.enter(turn, partial.step);
                 self.rest(&self.whole(&partial.text).await)
             }
-            Event::ToolStarted(started) => {
-                vec![update(&started.call_id, v1::ToolCallUpdateFields::new().status(v1::ToolCallStatus::InProgress))]
+            Event::ToolStarted(ToolStarted { call_id, .. })
+            | Event::DelegateStarted(DelegateStarted { call_id, .. }) => {
+                vec![update(call_id, v1::ToolCallUpdateFields::new().status(v1::ToolCallStatus::InProgress))]
             }
             Event::ToolFinished(finished) => vec![self.finished(finished).await],
             Event::SessionUpdated(updated) => {
@@ -285,6 +288,20 @@ impl Updates {
     /// `edit` makes. That of `write` is shown if no file is there, or if that text leaves lines out.
     pub(crate) fn asked(&self, call_id: &str, name: &str, preview: Option<&str>) -> v1::ToolCallUpdate {
         let arguments = self.calls.get(call_id).map_or(&Value::Null, |(_, arguments)| arguments);
+        self.question(call_id.to_owned(), name, arguments, preview)
+    }
+
+    /// The call of a sub-agent as a question about it shows it.
+    pub(crate) fn asked_below(&self, of: &SubAgent, call: &ApprovalRequested) -> v1::ToolCallUpdate {
+        // Long arguments are cut; then the text for the person says what is done.
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let id = below_id(of.session_id, &call.call_id);
+        let mut shown = self.question(id, &call.name, &arguments, call.preview.as_deref());
+        shown.fields.title = Some(visible(&format!("{} (sub-agent {})", title(&call.name, &arguments), of.name)));
+        shown
+    }
+
+    fn question(&self, id: String, name: &str, arguments: &Value, preview: Option<&str>) -> v1::ToolCallUpdate {
         let preview = preview.unwrap_or_default().trim_end();
         // A preview has a mark before each line of a file, and brackets around what it leaves out.
         let is_shown = name == "edit" || preview.starts_with("--- /dev/null\n") || preview.contains("\n[");
@@ -298,7 +315,7 @@ impl Updates {
             .content(shown.collect::<Vec<_>>())
             .locations(self.places(arguments["path"].as_str()))
             .raw_input(Some(arguments.clone()).filter(|arguments| !arguments.is_null()));
-        v1::ToolCallUpdate::new(call_id.to_owned(), fields)
+        v1::ToolCallUpdate::new(id, fields)
     }
 
     async fn finished(&mut self, finished: &ToolFinished) -> v1::SessionUpdate {
@@ -438,6 +455,19 @@ fn content(shown: impl Into<String>) -> ToolCallContent {
     ToolCallContent::from(text(shown))
 }
 
+/// What a sub-agent does, as progress of the call that it works for.
+pub(crate) fn progress_below(of: &SubAgent, event: &Event) -> v1::SessionUpdate {
+    let line = visible(&format!("{}: {}", of.name, event.human_line()));
+    update(&of.call_id, v1::ToolCallUpdateFields::new().content(vec![content(line)]))
+}
+
+/// The end of a sub-agent's call that was asked about.
+pub(crate) fn ended_below(session_id: SessionId, finished: &ToolFinished) -> v1::SessionUpdate {
+    let is_done = finished.outcome == ToolOutcome::Succeeded;
+    let fields = v1::ToolCallUpdateFields::new().status(status(is_done));
+    update(&below_id(session_id, &finished.call_id), fields)
+}
+
 fn update(call_id: &str, fields: v1::ToolCallUpdateFields) -> v1::SessionUpdate {
     v1::SessionUpdate::ToolCallUpdate(v1::ToolCallUpdate::new(call_id.to_owned(), fields))
 }
@@ -456,7 +486,8 @@ fn kind(name: &str) -> v1::ToolKind {
 /// Title of a call: a command, or the tool's name with the file or the text that it is about.
 fn title(name: &str, arguments: &Value) -> String {
     let about = ["command", "path", "pattern", "query"].iter().find_map(|field| arguments[*field].as_str());
-    visible(&match about {
+    let task = arguments["prompt"].as_str().and_then(|task| task.lines().next()).filter(|_| name == "delegate");
+    visible(&match about.or(task) {
         Some(about) if name == "shell" => about.to_owned(),
         Some(about) => format!("{name} {about}"),
         None => name.to_owned(),

@@ -22,6 +22,7 @@ use meerkat_service::{
     wire::decode_history,
 };
 use meerkat_tools::{
+    agents::agent_files,
     hands,
     notes::{Notes, Trusts, rule_files},
     servers::Servers,
@@ -332,7 +333,9 @@ impl App {
 
     /// Prints a note if the model does not get the rules of a workspace.
     pub(crate) fn note_untrusted_rules(&self, workspace: &str) {
-        for file in rule_files(Path::new(workspace)).iter().filter(|file| !(self.trusts_rules)(file)) {
+        let agents = self.config.values.agents.enabled.then(|| agent_files(Path::new(workspace)));
+        let files = rule_files(Path::new(workspace)).into_iter().chain(agents.into_iter().flatten());
+        for file in files.filter(|file| !(self.trusts_rules)(file)) {
             let path = printable(&file.path.display().to_string());
             self.out.note(&format!(
                 "{path} is not trusted, so the model does not get it; `meerkat config trust` allows it."
@@ -405,7 +408,7 @@ fn builder(
     let (compaction, seed) = (config.compaction(), seed.transpose()?);
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
     let options = config.hands(env);
-    let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));
+    let notes = Arc::new(Notes::new(trusts_rules, rules_bytes, Config::agents_folder(env)));
     let hands = hands(options).map_err(|error| config.with_origin(&error))?;
     let user_file = Config::user_file(env);
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
@@ -426,7 +429,10 @@ fn builder(
             build = build.tool_source(servers.clone());
         }
         if config.values.tools.access != Access::Off {
-            build = build.tool_source(hands.clone()).workspace_notes(notes.clone());
+            build = build.tool_source(hands.clone());
+        }
+        if config.values.tools.access != Access::Off || config.values.agents.enabled {
+            build = build.workspace_notes(notes.clone());
         }
         if !config.values.store.enabled {
             build = build.ephemeral();

@@ -186,7 +186,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
             Some(answer) = chat.requests.next() => chat.answered(answer).await?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
-                Progress::Settled(call_id) => questions.settle(app, &call_id, &mut lines),
+                Progress::Settled(id, call_id) => questions.settle(app, (id, &call_id), &mut lines),
                 Progress::Approval(_) => {}
                 Progress::Ended(result) => {
                     questions.close(app, &chat.turns[at].1, &mut lines);

@@ -43,6 +43,7 @@ use meerkat_service::{
 };
 use meerkat_tools::{
     HandsOptions, ShellOptions,
+    agents::agent_files,
     notes::{RuleFile, rule_files},
     servers::{self, Servers, ServersOptions},
     workspace::check,
@@ -168,11 +169,16 @@ impl Config {
         move |file| folder.as_ref().is_some_and(|folder| Seen::rules(file).trust(folder) == Trust::Full)
     }
 
-    /// Lists the files of rules for the folder that the command is started in that are not trusted.
+    /// Returns the folder of the user's agents.
+    pub(crate) fn agents_folder(env: &Environment) -> Option<PathBuf> {
+        user_folder(env).map(|folder| folder.join("meerkat/agents"))
+    }
+
+    /// Lists the files of rules and of agents for the folder that the command is started in that are not trusted.
     pub(crate) fn untrusted_rules(env: &Environment) -> Vec<RuleFile> {
         let trusts = Self::trusts_rules(env);
         let folder = env.dir.canonicalize().unwrap_or_else(|_| env.dir.clone());
-        rule_files(&folder).into_iter().filter(|file| !trusts(file)).collect()
+        rule_files(&folder).into_iter().chain(agent_files(&folder)).filter(|file| !trusts(file)).collect()
     }
 
     /// Records files of rules as trusted, as they were read.

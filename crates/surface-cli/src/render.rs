@@ -143,7 +143,7 @@ pub(crate) fn title(session: &SessionSummary) -> String {
 }
 
 /// Formats the state of a listed session.
-fn state_of(session: &SessionSummary) -> String {
+pub(crate) fn state_of(session: &SessionSummary) -> String {
     if session.archived { "archived" } else { state(session.state) }.to_owned()
 }
 
@@ -221,6 +221,9 @@ pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
     row("cost", cost(view.cost));
     row("created", view.created_at.to_string());
     row("updated", view.updated_at.to_string());
+    if let Some(parent) = &view.parent {
+        row("sub-agent", format!("of session {}, turn {}, call {}", parent.session_id, parent.turn, parent.call_id));
+    }
     if let Some(parent) = view.forked_from {
         row("forked from", parent.to_string());
     }
@@ -291,7 +294,7 @@ fn message(item: &HistoryItem) -> String {
 }
 
 /// Renders a cost.
-fn cost(cost: Option<Cost>) -> String {
+pub(crate) fn cost(cost: Option<Cost>) -> String {
     cost.map_or_else(|| "unknown".to_owned(), |cost| cost.to_string())
 }
 

@@ -15,7 +15,10 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
-    follow::turn::{FollowedTurn, TurnStep, record_at, whole},
+    follow::{
+        below::{Below, SubAgent},
+        turn::{FollowedTurn, TurnStep, record_at, whole},
+    },
     model::StopReason,
     options::{Budgets, Effort},
     service::{Decision, OpenCall, PendingApproval, Scope, TurnAccepted, TurnHandle, TurnResult},
@@ -36,8 +39,8 @@ use crate::{app::App, error::CliError, wire::read};
 pub(crate) enum Progress {
     /// A tool call needs a decision.
     Approval(Call),
-    /// The call with this id is decided or over.
-    Settled(String),
+    /// The call of this session with this id is decided or over.
+    Settled(SessionId, String),
     /// It has ended, or was refused.
     Ended(Result<Box<TurnResult>, SessionError>),
 }
@@ -57,6 +60,8 @@ pub(crate) struct Call {
     pub(crate) rule: Option<String>,
     /// Question of a server.
     pub(crate) form: Option<Form>,
+    /// The sub-agent that calls, if it is one.
+    pub(crate) of: Option<String>,
 }
 
 /// Turn that was requested, until its end.
@@ -64,6 +69,8 @@ pub(crate) struct RunningTurn {
     service: Arc<dyn SessionService>,
     session_id: SessionId,
     turn: FollowedTurn,
+    /// Its sub-agents.
+    below: Below,
     /// The next line to show.
     line: Option<String>,
     /// Questions of a turn that was steered while it waited: no line that follows has them.
@@ -86,7 +93,7 @@ pub(crate) struct RunningTurn {
 impl Call {
     fn pending(session_id: SessionId, asked: PendingApproval) -> Self {
         let PendingApproval { call_id, name, arguments, turn, preview, rule, form, .. } = asked;
-        Self { session_id, turn: Some(turn), call_id, name, arguments, preview, rule, form }
+        Self { session_id, turn: Some(turn), call_id, name, arguments, preview, rule, form, of: None }
     }
 }
 
@@ -95,7 +102,7 @@ impl Call {
     pub(crate) fn of(name: &str, arguments: &str) -> Self {
         let (session_id, call_id) = ("01900000-0000-7000-8000-000000000001".parse().unwrap(), "call_0_0".to_owned());
         let [name, arguments] = [name, arguments].map(str::to_owned);
-        Self { session_id, turn: None, call_id, name, arguments, preview: None, rule: None, form: None }
+        Self { session_id, turn: None, call_id, name, arguments, preview: None, rule: None, form: None, of: None }
     }
 }
 
@@ -138,6 +145,7 @@ impl RunningTurn {
         let mut view = View::new(app.out.clone(), show, app.config.values.output.markdown);
         view.hides_text = hides_text;
         Self {
+            below: Below::new(service.clone()),
             service,
             session_id,
             turn,
@@ -181,6 +189,10 @@ impl RunningTurn {
             let step = tokio::select! {
                 biased;
                 step = self.turn.next() => step,
+                (agent, record) = self.below.next() => match self.see_below(agent, record)? {
+                    Some(progress) => return Ok(progress),
+                    None => continue,
+                },
                 () = tokio::time::sleep(TICK), if self.view.calls.is_waiting() => {
                     self.view.calls.draw();
                     continue;
@@ -232,6 +244,7 @@ impl RunningTurn {
             (self.budgets, self.effort) = (started.budgets, started.options.effort);
         }
         self.view.durable(&record.event)?;
+        self.below.take(&record);
         if matches!(
             record.event,
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) | Event::TurnDequeued(_)
@@ -257,17 +270,41 @@ impl RunningTurn {
             }
             Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form }) => {
                 let arguments = self.given.get(&call_id).cloned().unwrap_or(arguments);
-                Some(Progress::Approval(Call { session_id, turn, call_id, name, arguments, preview, rule, form }))
+                let of = None;
+                Some(Progress::Approval(Call { session_id, turn, call_id, name, arguments, preview, rule, form, of }))
             }
-            Event::ApprovalDecided(decided) => Some(Progress::Settled(decided.call_id)),
-            Event::ToolFinished(finished) => Some(Progress::Settled(finished.call_id)),
+            Event::ApprovalDecided(decided) => Some(Progress::Settled(session_id, decided.call_id)),
+            Event::ToolFinished(finished) => Some(Progress::Settled(session_id, finished.call_id)),
+            _ => None,
+        })
+    }
+
+    /// Shows what a sub-agent does, as part of the call that it works for. What it asks is asked here.
+    fn see_below(&mut self, agent: SubAgent, record: Record) -> Result<Option<Progress>, CliError> {
+        let (session_id, turn, of) = (record.session_id, record.turn, Some(agent.name));
+        Ok(match record.event {
+            Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form }) => {
+                if self.view.out.can_ask {
+                    self.view.wait_for_decision()?;
+                }
+                Some(Progress::Approval(Call { session_id, turn, call_id, name, arguments, preview, rule, form, of }))
+            }
+            Event::ApprovalDecided(decided) => {
+                self.view.calls.decided();
+                Some(Progress::Settled(session_id, decided.call_id))
+            }
+            Event::ToolFinished(finished) => Some(Progress::Settled(session_id, finished.call_id)),
+            event @ (Event::AssistantMessage(_) | Event::ToolStarted(_)) if self.view.show == Show::Text => {
+                self.view.calls.works(&agent.call_id, &event.human_line());
+                None
+            }
             _ => None,
         })
     }
 
     /// Returns true if a call is of this turn.
     pub(crate) fn has(&self, call: &Call) -> bool {
-        (call.session_id, call.turn) == (self.session_id, self.number)
+        (call.session_id, call.turn) == (self.session_id, self.number) || self.below.get(call.session_id).is_some()
     }
 
     pub(crate) const fn session_id(&self) -> SessionId {

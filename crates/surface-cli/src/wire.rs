@@ -198,6 +198,8 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         // The command itself makes the session.
         Command::Create(_) => (Operation::CreateSession, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
+        // The command itself lists the sessions.
+        Command::Tree(target) => on(target, Operation::List, json!({})),
         Command::History { target, cursor, limit, skip_damage, .. } => {
             on(target, Operation::History, page(cursor.as_deref(), *limit, *skip_damage))
         }

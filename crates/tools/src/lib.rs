@@ -8,6 +8,7 @@ mod obeyed;
 pub mod servers;
 mod shell;
 
+pub mod agents;
 pub mod notes;
 pub mod workspace;
 

@@ -14,10 +14,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use meerkat_service::{clock::Timestamp, session::reminder::SystemReminderType, tool::WorkspaceNotes, tool::is_unseen};
+use meerkat_service::{
+    clock::Timestamp,
+    session::reminder::SystemReminderType,
+    tool::{AgentFile, WorkspaceNotes, is_unseen},
+};
 use rustix::fs::OFlags;
 
-use crate::{confine::main_folders, files::shown};
+use crate::{
+    agents::{Agents, agents},
+    confine::main_folders,
+    files::shown,
+};
 
 /// Names of a folder's rules; the first one that is there counts.
 pub const RULE_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
@@ -57,13 +65,16 @@ pub type Trusts = Arc<dyn Fn(&RuleFile) -> bool + Send + Sync>;
 pub struct Notes {
     trusts: Trusts,
     rules_bytes: usize,
+    /// Folder of the user's agents.
+    agents: Option<PathBuf>,
 }
 
 impl Notes {
-    /// Makes notes with rules of at most `rules_bytes`. Files of rules that `trusts` refuses are left out.
+    /// Makes notes with rules of at most `rules_bytes`, and with the agents of the user's folder and of projects. A
+    /// project's files that `trusts` refuses are left out.
     #[must_use]
-    pub fn new(trusts: Trusts, rules_bytes: usize) -> Self {
-        Self { trusts, rules_bytes }
+    pub fn new(trusts: Trusts, rules_bytes: usize, agents: Option<PathBuf>) -> Self {
+        Self { trusts, rules_bytes, agents }
     }
 }
 
@@ -84,6 +95,14 @@ impl WorkspaceNotes for Notes {
         written.await.unwrap_or_default()
     }
 
+    async fn agents(&self, workspace: Option<&Path>) -> Vec<AgentFile> {
+        let (workspace, trusts, user) = (workspace.map(Path::to_owned), self.trusts.clone(), self.agents.clone());
+        let read = move || agents(user.as_deref(), workspace.as_deref(), &*trusts);
+        let Agents { agents, faults } = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+        faults.iter().for_each(|fault| tracing::warn!(fault, "an agent's file"));
+        agents
+    }
+
     fn system_prompt(&self) -> Option<&str> {
         Some(SYSTEM_PROMPT)
     }
@@ -92,13 +111,18 @@ impl WorkspaceNotes for Notes {
 /// Finds the files of rules that hold in a workspace: one in each folder from the repository's root down to it.
 #[must_use]
 pub fn rule_files(workspace: &Path) -> Vec<RuleFile> {
+    folders(workspace)
+        .into_iter()
+        .filter_map(|folder| RULE_FILES.iter().find_map(|name| read(&folder.join(name), FILE_BYTES_MAX)))
+        .collect()
+}
+
+/// Lists the folders from the repository's root down to a workspace.
+pub(crate) fn folders(workspace: &Path) -> Vec<&Path> {
     let root = repository(workspace).unwrap_or(workspace);
     let mut folders: Vec<&Path> = workspace.ancestors().take_while(|folder| folder.starts_with(root)).collect();
     folders.reverse();
     folders
-        .into_iter()
-        .filter_map(|folder| RULE_FILES.iter().find_map(|name| read(&folder.join(name), FILE_BYTES_MAX)))
-        .collect()
 }
 
 /// Finds the folder of the repository that a workspace lies in. One of another user in a folder above does not count.
@@ -130,7 +154,7 @@ fn is_branch(name: &str) -> bool {
 }
 
 /// Reads a regular file that is not reached by a link, and never waits for a pipe.
-fn read(path: &Path, limit: u64) -> Option<RuleFile> {
+pub(crate) fn read(path: &Path, limit: u64) -> Option<RuleFile> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;

@@ -56,6 +56,7 @@ export async function show(view, place) {
     facts.replaceChildren(...el("span", {}, short(id), ` · ${session.model} · context ${number(session.context.estimated_tokens)}`,
       `${share} tokens · ${count(session.turn_count, "turn")}`,
       session.workspace && [" · ", el("code", {}, session.workspace)],
+      session.parent && [" · ", el("a", { href: `#/sessions/${session.parent.session_id}` }, "sub-agent of this session")],
       session.forked_from && [" · ", el("a", { href: `#/sessions/${session.forked_from}` }, "forked from its parent")],
       Object.entries(session.labels).map(([label, value]) => [" ", el("span.label", {}, `${label}: ${value}`)])).childNodes);
     // A button that a keyboard is on stays.

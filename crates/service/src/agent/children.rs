@@ -1,6 +1,6 @@
 //! Sub-agents as the session that called them starts them, waits for them and ends them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use meerkat_words::calls::CallContent;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,7 @@ use super::{
     actor::Actor,
     calls::content,
     decide::CallAnswer,
-    delegate::{ChildEnded, Ledger, check_tools, order},
+    delegate::{ChildEnded, Ledger, agent, check_tools, order},
 };
 use crate::{
     SessionError,
@@ -26,17 +26,29 @@ impl Actor {
     /// Starts sub-agents for these calls as far as there is room, and answers the others.
     pub(super) async fn delegate(&mut self, calls: &[String]) -> Result<(), StoreError> {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
+        let wanted: Vec<_> = wanted
+            .map(|call| (call, ToolError::decode(&call.arguments).map_err(|error: ToolError| error.to_string())))
+            .collect();
+        let names_one = |(_, asked): &(_, Result<Wanted, _>)| asked.as_ref().is_ok_and(|asked| asked.agent.is_some());
+        // As the files are now: what a call found is recorded, so that nothing later changes it.
+        let files = match wanted.iter().any(names_one) {
+            true => self.ports.agents(self.session.workspace()).await,
+            false => Vec::new(),
+        };
         let (turn, now) = (open.turn, self.ports.world.clock.now());
         let mut ledger = Ledger::of(&self.session, &self.control, &self.ports.options.agents);
-        let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
-        let events = wanted.map(|call| {
-            let asked: Result<Wanted, _> = ToolError::decode(&call.arguments).map_err(|error| error.to_string());
-            let checked = asked.and_then(|wanted| check_tools(&self.session, &wanted).map(|()| wanted.budget));
+        let events = wanted.into_iter().map(|(call, asked)| {
+            let started = asked.and_then(|wanted| {
+                check_tools(&self.session, &wanted)?;
+                let agent = agent(&self.ports, &self.session, &wanted, &files)?;
+                Ok((ledger.reserve(&wanted.budget)?, agent.map(Arc::new)))
+            });
             let call_id = call.call_id.clone();
-            match checked.and_then(|budget| ledger.reserve(&budget)) {
-                Ok(reserved) => {
+            match started {
+                Ok((reserved, agent)) => {
                     let child = self.ports.world.ids.next_session_id(now);
-                    Event::DelegateStarted(DelegateStarted { call_id, child, reserved })
+                    Event::DelegateStarted(DelegateStarted { call_id, child, reserved, agent })
                 }
                 Err(text) => {
                     let error = Some(ToolError::Refused(String::new()).not_run_body(&text));
@@ -56,7 +68,7 @@ impl Actor {
             if self.running.children.attended.contains_key(&call.call_id) {
                 continue;
             }
-            let Some(order) = order(&self.session, call, (delegating.child, delegating.reserved)) else { continue };
+            let Some(order) = order(&self.session, call, delegating) else { continue };
             self.running.children.attended.insert(call.call_id.clone(), order.end.clone());
             (agents.attend)(order);
         }

@@ -10,16 +10,22 @@ use meerkat_words::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::decide::{Control, NO_AGENTS, used};
+use super::{
+    Ports,
+    decide::{Control, NO_AGENTS, used},
+};
 use crate::{
     SessionError,
     ids::SessionId,
-    options::{AgentOptions, Amount, Budget, Budgets},
+    options::{AgentOptions, Amount, Budget, Budgets, ModelOptions},
     output::OutputSpec,
     service::{CreateSession, SessionSummary, StartTurn},
-    session::{Session, message::ToolCall},
-    tool::{DELEGATE, ToolError, Wanted},
+    session::{Delegating, Session, event::Agent, message::ToolCall},
+    tool::{AgentFile, DELEGATE, ToolError, Wanted},
 };
+
+/// Most agents that a refusal names.
+const NAMED_MAX: usize = 32;
 
 type Ask<T> = Box<dyn Fn(SessionId) -> BoxFuture<'static, Result<T, SessionError>> + Send + Sync>;
 
@@ -171,9 +177,47 @@ pub(super) fn check_tools(session: &Session, wanted: &Wanted) -> Result<(), Stri
     })
 }
 
+/// Returns the agent that a call names, with tools of the session's and a model that is configured.
+pub(super) fn agent(
+    ports: &Ports,
+    session: &Session,
+    wanted: &Wanted,
+    files: &[AgentFile],
+) -> Result<Option<Agent>, String> {
+    let Some(name) = &wanted.agent else { return Ok(None) };
+    let Some(file) = files.iter().find(|file| file.agent.name == *name) else {
+        let names: Vec<&str> = files.iter().take(NAMED_MAX).map(|file| file.agent.name.as_str()).collect();
+        let known = match names.is_empty() {
+            true => "There are none here; leave `agent` out.".to_owned(),
+            false => format!("There are {}. Name one of them, or leave `agent` out.", names.join(", ")),
+        };
+        return Err(format!("There is no agent {name:?}. {known}"));
+    };
+    let mut agent = file.agent.clone();
+    if let Some(its) = &mut agent.tools {
+        let asked = wanted.tools.iter().flatten();
+        if let Some(other) = asked.into_iter().find(|tool| !its.contains(tool)) {
+            let its = its.join(", ");
+            return Err(format!("The agent {name:?} may not use the tool {other:?}. Its tools: {its}. Name fewer."));
+        }
+        let may_use = |tool: &String| session.may_use(tool) && ports.tools.knows(tool);
+        its.retain(|tool| may_use(tool) && wanted.tools.as_ref().is_none_or(|asked| asked.contains(tool)));
+    }
+    if let Some(error) = agent.model.as_deref().and_then(|model| ports.models.resolve(model).err()) {
+        tracing::warn!(agent = name, %error, "an agent's model is not configured: it works with the caller's");
+        agent.model = None;
+    }
+    Ok(Some(agent))
+}
+
 /// Describes the sub-agent of a call. It may do what the session and its turn may do, or less.
-pub(super) fn order(session: &Session, call: &ToolCall, (child, reserved): (SessionId, Budgets)) -> Option<Order> {
+pub(super) fn order(session: &Session, call: &ToolCall, delegating: &Delegating) -> Option<Order> {
     let open = session.open_turn()?;
+    let Delegating { child, reserved, .. } = *delegating;
+    let agent = delegating.agent.as_deref();
+    let model = agent.and_then(|agent| agent.model.as_ref()).unwrap_or(&open.terms.model);
+    // Of another model nothing is known that was chosen for this one.
+    let options = if *model == open.terms.model { session.options.clone() } else { ModelOptions::default() };
     // The arguments were checked before the call started; without a prompt the turn is refused.
     let wanted: Wanted = ToolError::decode(&call.arguments).unwrap_or_default();
     let parent = Parent { session_id: session.id, turn: open.turn, call_id: call.call_id.clone() };
@@ -181,13 +225,18 @@ pub(super) fn order(session: &Session, call: &ToolCall, (child, reserved): (Sess
     let root = session.descent.as_ref().map_or(session.id, |descent| descent.root);
     let depth = session.descent.as_ref().map_or(0, |descent| descent.depth) + 1;
     let create = CreateSession {
-        model: Some(open.terms.model.clone()),
+        title: agent.map(|agent| agent.name.clone()),
+        model: Some(model.clone()),
+        system_prompt: agent.map(|agent| agent.prompt.clone()),
         labels: session.labels.clone(),
-        tools: wanted.tools.or_else(|| session.tools.as_deref().map(<[String]>::to_vec)),
+        tools: agent
+            .and_then(|agent| agent.tools.clone())
+            .or(wanted.tools)
+            .or_else(|| session.tools.as_deref().map(<[String]>::to_vec)),
         workspace: session.workspace().and_then(Path::to_str).map(str::to_owned),
         compaction: session.compaction(),
         budgets: Budgets { agents: reserved.agents, ..Budgets::default() },
-        options: session.options.clone(),
+        options,
         memory: session.memory,
         idempotency_key: key.clone(),
         ..CreateSession::default()

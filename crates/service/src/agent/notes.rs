@@ -1,5 +1,5 @@
-//! What a turn needs before its first step: tools whose sources are ready, and reminders about the session's workspace. A
-//! reminder that a person set is never replaced.
+//! What a turn needs before its first step: tools whose sources are ready, and reminders about the session's workspace and
+//! about the agents that it may call. A reminder that a person set is never replaced.
 
 use std::{path::Path, time::Duration};
 
@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Ports,
     actor::Actor,
     perform::{Effect, Outcome},
 };
@@ -16,36 +17,74 @@ use crate::{
         reminder::SystemReminderType,
     },
     store::StoreError,
-    tool::{ToolScope, prefix},
+    tool::{AgentFile, ToolScope, prefix},
 };
 
 /// Longest time for the notes of one turn.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// Most bytes of the list of agents, and of what it says of one.
+const LIST_BYTES_MAX: usize = 8 * 1024;
+const DESCRIPTION_BYTES_MAX: usize = 500;
+
+impl Ports {
+    /// Reads the agents that a session may call; there are none if that takes too long.
+    pub(super) async fn agents(&self, workspace: Option<&Path>) -> Vec<AgentFile> {
+        let Some(notes) = self.notes.as_ref().filter(|_| self.options.agents.enabled) else { return Vec::new() };
+        tokio::select! {
+            agents = notes.agents(workspace) => return agents,
+            () = self.world.clock.sleep(LIMIT) => {}
+        }
+        tracing::warn!("the agents' files took too long to read");
+        Vec::new()
+    }
+}
+
+/// Lists agents for the model; `None` if there are none.
+fn list(agents: &[AgentFile]) -> Option<String> {
+    let mut text = "Agents that `delegate` can start, by its argument `agent`:".to_owned();
+    for (at, AgentFile { description, agent }) in agents.iter().enumerate() {
+        let line = format!("\n- {}: {}", agent.name, prefix(description, DESCRIPTION_BYTES_MAX));
+        if text.len() + line.len() > LIST_BYTES_MAX {
+            text.push_str(&format!("\n- and {} more", agents.len() - at));
+            break;
+        }
+        text.push_str(&line);
+    }
+    (!agents.is_empty()).then_some(text)
+}
 
 impl Actor {
     /// Waits for the sources of tools, and asks for the notes about the session's workspace.
     pub(super) async fn prepare(&mut self) -> Result<(), StoreError> {
         self.control.is_prepared = true;
         let workspace = self.session.workspace().map(Path::to_owned);
-        let notes = self.ports.notes.clone().zip(workspace.clone());
+        let (is_enabled, delegates) = (self.ports.options.agents.enabled, self.session.may_delegate());
+        let notes = self.ports.notes.clone().filter(|_| workspace.is_some() || is_enabled);
         if notes.is_some() || !self.ports.tools.has_no_sources() {
             let (ports, session_id) = (self.ports.clone(), self.session.id);
             let work = move |outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken| async move {
                 let scope = ToolScope { session_id, workspace: workspace.as_deref() };
                 let noted = async {
-                    let (notes, workspace) = notes?;
+                    let (notes, workspace) = (notes?, scope.workspace?);
                     tokio::select! {
-                        written = notes.write(&workspace, ports.world.clock.now()) => return Some(written),
+                        written = notes.write(workspace, ports.world.clock.now()) => return Some(written),
                         () = ports.world.clock.sleep(LIMIT) => {}
                     }
                     tracing::info!("the notes about the workspace took too long");
                     None
                 };
-                let prepared = async { tokio::join!(noted, ports.tools.ready(&scope)).0 };
+                let listed = async {
+                    let agents = if delegates { ports.agents(scope.workspace).await } else { Vec::new() };
+                    let kind = SystemReminderType::Custom("agents".to_owned());
+                    [(kind, list(&agents))]
+                };
+                let prepared = async {
+                    let (written, listed, ()) = tokio::join!(noted, listed, ports.tools.ready(&scope));
+                    written.unwrap_or_default().into_iter().chain(listed).collect()
+                };
                 tokio::select! {
-                    written = prepared => if let Some(written) = written {
-                        drop(outcomes.send(Outcome::Notes(written)).await);
-                    },
+                    written = prepared => drop(outcomes.send(Outcome::Notes(written)).await),
                     () = cancel.cancelled() => {}
                 }
             };

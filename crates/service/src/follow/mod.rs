@@ -1,5 +1,6 @@
 //! The only way to follow a session: a cursor into its journal, live events, and a turn up to its end.
 
+pub mod below;
 mod cursor;
 pub(crate) mod live;
 mod shown;

@@ -16,7 +16,7 @@ mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-pub use agents::DelegateStarted;
+pub use agents::{Agent, DelegateStarted};
 pub use calls::{CallAnswered, CallRequested, ClientToolsChanged};
 pub use compaction::{
     CompactionAttempt, CompactionCompleted, CompactionCounters, CompactionFailed, CompactionStarted, CompactionUndone,

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::{
     event::{
-        ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, SessionImported, ToolOutcome,
-        TurnTotals,
+        ApprovalRequested, Decision, DelegateStarted, Event, LiveEvent, Pruned, PrunedReason, Scope, SessionImported,
+        ToolOutcome, TurnTotals,
     },
     message::{Attached, Block, Body, Message},
 };
@@ -99,7 +99,9 @@ impl Event {
                     ToolOutcome::Unknown => "has an unknown outcome",
                 };
                 let (name, output) = (&finished.name, first_line(&finished.output));
-                format!("{name} {outcome} ({} ms): {output}", finished.duration_ms)
+                let used = finished.delegated;
+                let used = used.map_or_else(String::new, |it| format!(", {} steps, {} tokens", it.steps, it.tokens));
+                format!("{name} {outcome} ({} ms{used}): {output}", finished.duration_ms)
             }
             Self::ApprovalRequested(ApprovalRequested { call_id, form: Some(form), .. }) => {
                 format!("the server {} asks: {call_id} {}", form.server, first(&form.message))
@@ -130,7 +132,10 @@ impl Event {
             Self::CallRequested(request) => {
                 format!("{} waits for its caller: {} {}", request.name, request.call_id, request.arguments.as_str())
             }
-            Self::DelegateStarted(started) => format!("{} started the sub-agent {}", started.call_id, started.child),
+            Self::DelegateStarted(DelegateStarted { call_id, child, agent, .. }) => {
+                let name = agent.as_ref().map_or_else(String::new, |agent| format!(" {}", agent.name));
+                format!("{call_id} started the sub-agent{name} {child}")
+            }
             Self::CallAnswered(answered) => {
                 let outcome = match answered.outcome {
                     CallOutcome::Succeeded => "succeeded",

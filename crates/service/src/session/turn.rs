@@ -13,7 +13,7 @@ use meerkat_words::{
 
 use super::{
     event::{
-        AssistantMessage, CallRequested, Decision, Event, Key, Record, ToolFinished, TurnEdited, TurnQueued,
+        Agent, AssistantMessage, CallRequested, Decision, Event, Key, Record, ToolFinished, TurnEdited, TurnQueued,
         TurnStarted, TurnSteered, TurnTotals,
     },
     message::{Block, Body, Message, RawJson, ToolCall, ToolResult},
@@ -203,7 +203,7 @@ pub struct Requested {
 }
 
 /// Call that waits for its sub-agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegating {
     /// The time at which it started.
     pub time: Timestamp,
@@ -211,6 +211,8 @@ pub struct Delegating {
     pub child: SessionId,
     /// What is kept for the sub-agent.
     pub reserved: Budgets,
+    /// The agent that it is.
+    pub agent: Option<Arc<Agent>>,
 }
 
 impl Delegating {
@@ -285,8 +287,8 @@ impl CallProgress {
                 (&request.call_id, Self::Requested(Requested { time: record.time, call }))
             }
             Event::DelegateStarted(started) => {
-                let (child, reserved) = (started.child, started.reserved);
-                (&started.call_id, Self::Delegated(Delegating { time: record.time, child, reserved }))
+                let (child, reserved, agent) = (started.child, started.reserved, started.agent.clone());
+                (&started.call_id, Self::Delegated(Delegating { time: record.time, child, reserved, agent }))
             }
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {

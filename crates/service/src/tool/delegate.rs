@@ -15,6 +15,7 @@ const DESCRIPTION: &str = "Has a sub-agent do a part of the work in a session of
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
 "prompt":{"type":"string","minLength":1,"description":"The whole task, and what to answer."},
+"agent":{"type":"string","description":"Name of the agent that it is, of those that a reminder lists."},
 "tools":{"type":"array","items":{"type":"string"},"description":"Tools that it may use, of yours; all of them if left out."},
 "budget":{"type":"object","properties":{"tokens":{"type":"integer","minimum":1},"steps":{"type":"integer","minimum":1},
 "tool_calls":{"type":"integer","minimum":0},"wall_ms":{"type":"integer","minimum":1},"agents":{"type":"integer","minimum":0},
@@ -28,6 +29,8 @@ const SCHEMA: &str = r#"{"type":"object","properties":{
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
     pub(crate) prompt: String,
+    #[serde(default)]
+    pub(crate) agent: Option<String>,
     #[serde(default)]
     pub(crate) tools: Option<Vec<String>>,
     #[serde(default)]

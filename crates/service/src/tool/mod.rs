@@ -39,7 +39,7 @@ pub use form::{Answer, Asking, Question, complete};
 pub use image::{IMAGE_BYTES_MAX, Picture};
 pub use keeper::RuleKeeper;
 pub(crate) use list::{ENGINE, ListedSession};
-pub use notes::WorkspaceNotes;
+pub use notes::{AgentFile, WorkspaceNotes};
 pub(crate) use offer::Offer;
 pub(crate) use output::IMAGES_MAX;
 pub use output::{OutputLimits, OutputSink};

@@ -4,7 +4,19 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
-use crate::{clock::Timestamp, session::reminder::SystemReminderType};
+use crate::{
+    clock::Timestamp,
+    session::{event::Agent, reminder::SystemReminderType},
+};
+
+/// Agent of a file, with what the model reads of it before it calls one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFile {
+    /// What it is for: one line.
+    pub description: String,
+    /// The agent. It may name tools that its caller may not use, and models that are not configured.
+    pub agent: Agent,
+}
 
 /// Writer of notes about workspaces.
 #[async_trait]
@@ -13,6 +25,13 @@ pub trait WorkspaceNotes: Send + Sync {
     ///
     /// It has a few seconds; notes that come later are dropped.
     async fn write(&self, workspace: &Path, now: Timestamp) -> Vec<(SystemReminderType, Option<String>)>;
+
+    /// Reads the agents that sub-agents of a session may be, each name once.
+    ///
+    /// It has a few seconds; agents that come later are not known.
+    async fn agents(&self, _workspace: Option<&Path>) -> Vec<AgentFile> {
+        Vec::new()
+    }
 
     /// Returns the system prompt of sessions that have a workspace and none of their own.
     fn system_prompt(&self) -> Option<&str> {

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use meerkat_service::{
     Agent, AgentBuildConfig, SessionId,
     model::ToolSpec,
+    options::EngineOptions,
     service::UpdateSession,
     session::message::RawJson,
     tool::{Plan, is_unseen},
@@ -12,7 +13,7 @@ use meerkat_service::{
 use meerkat_surface_acp::AcpOptions;
 use serde_json::{Value, json};
 
-use super::{Client, Fake, built, options};
+use super::{Client, Fake, built, options, texts as said_in};
 
 /// An agent with a tool of this name, whose calls are asked about with this preview and rule.
 fn agent(folder: &Path, name: &str, preview: &str, rule: Option<&str>) -> Agent {
@@ -140,5 +141,57 @@ async fn a_question_about_a_write_shows_all_of_it() {
         assert!(diffs == if is_shown { vec![content] } else { vec![] }, "{preview}: {diffs:?}");
         let text = contents(&asked, "content")[0]["content"]["text"].as_str().unwrap();
         assert!(text.contains(preview), "{text}");
+    }
+}
+
+/// The question of a sub-agent is asked in the session that a person prompted, and their answer is its decision.
+#[tokio::test]
+async fn a_sub_agent_asks_in_the_session_that_was_prompted() {
+    let work = meerkat_testkit::folder();
+    for (option, expected, status) in [("once", "done", "completed"), ("reject", "denied", "failed")] {
+        let folder = meerkat_testkit::folder();
+        let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
+        let spec = ToolSpec { name: "shell".to_owned(), description: "Is asked about.".to_owned(), schema };
+        let plan = Plan { preview: Some("ls".to_owned()), ..Plan::once().ask() };
+        let mut options = EngineOptions::default();
+        options.agents.enabled = true;
+        let config = AgentBuildConfig::new().options(options).store(folder.path().to_owned());
+        let agent = built(config.tool(Arc::new(Fake(spec, plan, "done"))));
+        let (mut client, session) = begun(&agent, work.path()).await;
+        let task = json!({ "prompt": "@call shell {\"command\":\"ls\"} @echo last_result" });
+        let id = client.prompt(&session, &format!("@call delegate {task} @echo last_result")).await;
+        let delegate = loop {
+            let update = client.asked("session/update").await["params"]["update"].clone();
+            if update["sessionUpdate"] == "tool_call" {
+                break update;
+            }
+        };
+        assert!(delegate["title"].as_str().unwrap().starts_with("delegate @call shell"), "{delegate}");
+        let asked = client.asked("session/request_permission").await;
+        assert_eq!(asked["params"]["sessionId"], session);
+        let call = &asked["params"]["toolCall"];
+        let child = call["toolCallId"].as_str().unwrap().split('.').next().unwrap().to_owned();
+        assert_ne!(child, session, "the call is the sub-agent's");
+        assert_eq!(call["title"], format!("ls (sub-agent {})", &child[child.len() - 8..]));
+        assert_eq!(contents(&asked, "content")[0]["content"]["text"], "```\nls\n```");
+        client
+            .write(
+                &json!({
+                    "jsonrpc": "2.0", "id": asked["id"],
+                    "result": { "outcome": { "outcome": "selected", "optionId": option } },
+                })
+                .to_string(),
+            )
+            .await;
+        client.answer(id).await;
+        let updates = client.updates();
+        let said = said_in(&updates, "agent_message_chunk");
+        assert!(said.contains(expected), "{said}");
+        // The call of the sub-agent has its end, and what it did was the progress of the call that started it.
+        let of = |id: &str| updates.iter().filter(|update| update["toolCallId"] == *id).collect::<Vec<_>>();
+        let its = of(call["toolCallId"].as_str().unwrap());
+        assert_eq!(its.last().unwrap()["status"], status, "{its:?}");
+        let progress = format!("{:?}", of(delegate["toolCallId"].as_str().unwrap()));
+        assert!(progress.contains(&format!("{}: ", &child[child.len() - 8..])), "{progress}");
     }
 }

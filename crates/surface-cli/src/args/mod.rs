@@ -537,7 +537,7 @@ pub(crate) enum ConfigCommand {
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
-    /// Trust the project's meerkat.toml, .mcp.json and AGENTS.md, each until it changes
+    /// Trust the project's meerkat.toml, .mcp.json, AGENTS.md and .claude/agents, each until it changes
     Trust {
         /// Do not ask
         #[arg(long)]

@@ -45,6 +45,8 @@ pub(crate) enum SessionCommand {
     Create(Box<NewArgs>),
     /// Show a session
     Show(Target),
+    /// Show a session and its sub-agents, with what each used and each branch
+    Tree(Target),
     /// Show what was said, page by page
     History {
         #[command(flatten)]

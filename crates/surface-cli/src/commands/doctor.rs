@@ -6,8 +6,11 @@ use meerkat_service::{
     Capability,
     doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
     model::ModelResolver as _,
+    session::event::Agent,
     wire::encode,
 };
+
+use meerkat_tools::agents::{Agents, agents};
 
 use crate::{
     args::{DoctorArgs, Globals},
@@ -26,7 +29,8 @@ pub(crate) fn doctor(out: &Output, env: &Environment, globals: &Globals, args: &
             config.warnings().iter().for_each(|warning| out.note(warning));
             config.new_note(env).iter().for_each(|found| out.note(found));
             let mut diagnosis = look(out, env, &config, args.repair)?;
-            diagnosis.findings.splice(0..0, unresolved(&config, env)?);
+            let of_config = unresolved(&config, env)?.into_iter().chain(broken_agents(&config, env)?);
+            diagnosis.findings.splice(0..0, of_config);
             diagnosis
         }
         Err(CliError::Refused(body)) => {
@@ -50,6 +54,22 @@ fn unresolved(config: &Config, env: &Environment) -> Result<Vec<Finding>, CliErr
     let missing = names.iter().enumerate().filter(|(at, name)| *at == 0 || !name.is_empty());
     let missing = missing.filter_map(|(_, name)| models.resolve(name).err());
     Ok(missing.map(|error| finding(error.to_string(), "`meerkat models` lists the models that you can use.")).collect())
+}
+
+/// Finds what is wrong with agents' files.
+fn broken_agents(config: &Config, env: &Environment) -> Result<Vec<Finding>, CliError> {
+    let models = config.models(env)?;
+    let folder = env.dir.canonicalize().unwrap_or_else(|_| env.dir.clone());
+    let Agents { agents, mut faults } =
+        agents(Config::agents_folder(env).as_deref(), Some(&folder), Config::trusts_rules(env));
+    for Agent { name, model, .. } in agents.into_iter().map(|file| file.agent) {
+        if let Some(error) = model.and_then(|model| models.resolve(&model).err()) {
+            faults.push(format!("the agent {name} works with the model of its caller: {error}"));
+        }
+    }
+    let remedy = "Correct or remove the file; the other agents work without it.";
+    let warning = |what| Finding { severity: Severity::Warning, ..finding(what, remedy) };
+    Ok(faults.into_iter().map(warning).collect())
 }
 
 /// Makes a finding about the configuration.

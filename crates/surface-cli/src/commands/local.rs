@@ -90,7 +90,8 @@ pub(crate) fn trust_config(
     config.left_out().iter().chain(config.notes()).for_each(|line| out.note(line));
     if files.is_empty() && rules.is_empty() {
         out.note(
-            "There is nothing to trust: nothing in the project's meerkat.toml, .mcp.json or AGENTS.md is ignored.",
+            "There is nothing to trust: nothing in the project's meerkat.toml, .mcp.json, AGENTS.md or .claude/agents is \
+             ignored.",
         );
         return print(out, &json!({ "trusted": false, "keys": {} }));
     }

@@ -32,5 +32,6 @@ pub(crate) mod call;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod sessions;
+mod tree;
 
 pub(crate) use names::resolve;

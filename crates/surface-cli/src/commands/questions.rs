@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use meerkat_service::{
-    SessionError,
+    SessionError, SessionId,
     service::{DecideApproval, Decision, Scope},
     tool::visible,
 };
@@ -91,9 +91,10 @@ impl Questions {
     }
 
     /// Drops the question about a call that is decided or over, and those that its server asks.
-    pub(crate) fn settle(&mut self, app: &App, call_id: &str, lines: &mut Lines) {
-        let is_of =
+    pub(crate) fn settle(&mut self, app: &App, (session_id, call_id): (SessionId, &str), lines: &mut Lines) {
+        let names =
             |call: &Call| call.call_id == call_id || call.form.as_ref().is_some_and(|form| form.call_id == call_id);
+        let is_of = |call: &Call| call.session_id == session_id && names(call);
         self.end(app, lines, is_of, Some("The question was answered elsewhere, or is not asked any more."));
     }
 
@@ -144,7 +145,7 @@ impl Questions {
         let question = match (&self.form, self.calls.front()) {
             (Some(form), _) => visible(&form.prompt()),
             (None, None) => return,
-            (None, Some(Call { name, arguments, rule, .. })) => {
+            (None, Some(Call { name, arguments, rule, of, .. })) => {
                 let wider = match rule {
                     Some(rule) => format!("session or always = every `{rule}`, "),
                     None => String::new(),
@@ -156,7 +157,8 @@ impl Questions {
                     }
                     None => (String::new(), format!(" {arguments}")),
                 };
-                visible(&format!("Allow {name}{arguments}? {about}y = once, {wider}n = no (you may add why):"))
+                let asks = of.as_ref().map_or_else(String::new, |of| format!("The sub-agent {of} asks. "));
+                visible(&format!("{asks}Allow {name}{arguments}? {about}y = once, {wider}n = no (you may add why):"))
             }
         };
         app.out.notice(question.trim_end());

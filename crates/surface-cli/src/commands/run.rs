@@ -228,8 +228,8 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn, interrupt
                     let lines = lines.get_or_insert_with(|| answers(&mut streams));
                     questions.push(app, call, lines);
                 }
-                Progress::Settled(call_id) => if let Some(lines) = &mut lines {
-                    questions.settle(app, &call_id, lines);
+                Progress::Settled(id, call_id) => if let Some(lines) = &mut lines {
+                    questions.settle(app, (id, &call_id), lines);
                 },
                 // The question's own line says what becomes of it.
                 Progress::Approval(call) if call.form.is_some() => {}

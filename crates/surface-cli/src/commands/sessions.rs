@@ -22,6 +22,7 @@ use super::{
     operators,
     run::{self, create},
     show::{message, print_message},
+    tree,
 };
 use crate::{
     app::{App, Streams},
@@ -41,6 +42,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
     require(app, request.0)?;
     let (mut kept, mut planned) = (None, None);
     match command {
+        SessionCommand::Tree(target) => return tree::print(app, target.session.as_deref().unwrap_or_default()).await,
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
             let view = app.service.read(&id).await?;

@@ -23,7 +23,7 @@ pub(crate) struct Values {
     pub(super) turn: TurnOptions,
     pub(crate) tools: ToolOptions,
     pub(super) approval: ApprovalOptions,
-    pub(super) agents: AgentOptions,
+    pub(crate) agents: AgentOptions,
     #[serde(default)]
     pub(super) servers: BTreeMap<String, ServerConfig>,
     pub(super) context: ContextOptions,

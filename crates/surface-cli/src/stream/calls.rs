@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use meerkat_service::{
     session::{
-        event::{ToolFinished, ToolOutcome, ToolProgress, ToolStarted},
+        event::{ToolFinished, ToolOutcome, ToolProgress},
         message::{Body, ToolCall},
     },
     tool::visible,
@@ -26,7 +26,7 @@ const LINES_SHOWN: usize = 5;
 const COLUMNS_MAX: usize = 100;
 
 /// Arguments that say most about a call, the best first.
-const TELLING: [&str; 7] = ["command", "path", "pattern", "query", "url", "name", "text"];
+const TELLING: [&str; 8] = ["command", "path", "pattern", "query", "url", "name", "text", "prompt"];
 
 /// Calls of the running step, and what else the turn waits for.
 pub(super) struct Calls {
@@ -125,10 +125,9 @@ impl Calls {
         self.calls = calls.map(call).collect();
     }
 
-    /// Names a call that starts.
-    pub(super) fn title_of(&self, started: &ToolStarted) -> String {
-        let call = self.calls.iter().find(|call| call.call_id == started.call_id);
-        call.map_or_else(|| started.name.clone(), |call| call.title.clone())
+    /// Names a call of the step.
+    pub(super) fn title_of(&self, call_id: &str) -> Option<&str> {
+        self.calls.iter().find(|call| call.call_id == call_id).map(|call| call.title.as_str())
     }
 
     pub(super) fn start(&mut self, call_id: &str) {
@@ -148,6 +147,14 @@ impl Calls {
         self.draw();
     }
 
+    /// Takes what the sub-agent of a call does.
+    pub(super) fn works(&mut self, call_id: &str, line: &str) {
+        if let Some(call) = self.find(call_id) {
+            line.clone_into(&mut call.last);
+        }
+        self.draw();
+    }
+
     /// Takes a call's result; returns its lines for people.
     pub(super) fn finish(&mut self, finished: &ToolFinished) -> Vec<String> {
         let at = self.calls.iter().position(|call| call.call_id == finished.call_id);
@@ -163,7 +170,10 @@ impl Calls {
             ToolOutcome::Unknown => " has an unknown outcome,",
         };
         let held = lesser(finished.confinement.as_deref());
-        let mut lines = vec![format!("{title}:{how} {}{held}", time(Duration::from_millis(finished.duration_ms)))];
+        let used =
+            finished.delegated.map_or_else(String::new, |it| format!(", {} steps, {} tokens", it.steps, it.tokens));
+        let mut lines =
+            vec![format!("{title}:{how} {}{used}{held}", time(Duration::from_millis(finished.duration_ms)))];
         lines.extend(folded(&finished.output));
         lines
     }
@@ -193,7 +203,10 @@ impl Calls {
         };
         let mut line = format!("{}  {}", first.title, since(first.started));
         if first.bytes > 0 {
-            line.push_str(&format!("  {}  {}", size(first.bytes), first.last));
+            line.push_str(&format!("  {}", size(first.bytes)));
+        }
+        if !first.last.is_empty() {
+            line.push_str(&format!("  {}", first.last));
         }
         if running.len() > 1 {
             line.push_str(&format!("  and {} more", running.len() - 1));
@@ -216,6 +229,8 @@ fn title(name: &str, arguments: &str) -> String {
         (None, Value::Null) => String::new(),
         (None, arguments) => arguments.to_string(),
     };
+    let agent = arguments["agent"].as_str().filter(|_| name == "delegate");
+    let name = agent.map_or_else(|| name.to_owned(), |agent| format!("{name} {agent}:"));
     cut(format!("{name} {rest}").trim_end(), COLUMNS_MAX)
 }
 
@@ -289,6 +304,7 @@ mod tests {
             (r#"{"command":"cargo test"}"#, "shell cargo test"),
             (r#"{"glob":"*.rs","pattern":"fn main","path":"src"}"#, "shell src"),
             (r#"{"limit":3}"#, r#"shell {"limit":3}"#),
+            (r#"{"agent":"a","prompt":"Look."}"#, "shell Look."),
             ("{}", "shell"),
             ("not JSON", "shell"),
             ("{\"command\":\"a\\n\\u001b[2Jb\"}", "shell a b"),
@@ -296,6 +312,7 @@ mod tests {
         ] {
             assert_eq!(title("shell", arguments), expected, "{arguments}");
         }
+        assert_eq!(title("delegate", r#"{"agent":"reviewer","prompt":"Look."}"#), "delegate reviewer: Look.");
         assert_eq!(title("shell", &format!(r#"{{"command":"{}"}}"#, "x".repeat(500))).chars().count(), COLUMNS_MAX);
     }
 

@@ -19,7 +19,7 @@ use super::calls::{Calls, folded};
 use crate::{
     error::CliError,
     output::{Filter, Output, Progress},
-    render::{events::human_line, markdown::Markdown},
+    render::{ending, events::human_line, markdown::Markdown},
 };
 
 /// Output while a turn runs.
@@ -163,8 +163,15 @@ impl View {
                 self.calls.draw();
                 Ok(())
             }
+            Event::DelegateStarted(started) => {
+                self.calls.start(&started.call_id);
+                let title = self.calls.title_of(&started.call_id).unwrap_or("delegate").to_owned();
+                self.note(Some(format!("{title}: the sub-agent {} works", ending(&started.child))))?;
+                self.calls.draw();
+                Ok(())
+            }
             Event::ToolStarted(started) => {
-                let runs = format!("{} runs", self.calls.title_of(started));
+                let runs = format!("{} runs", self.calls.title_of(&started.call_id).unwrap_or(&started.name));
                 self.note(Some(runs))
             }
             Event::ToolFinished(finished) => {
@@ -193,7 +200,6 @@ impl View {
             Event::ApprovalRequested(_)
             | Event::ToolAllowed(_)
             | Event::CallRequested(_)
-            | Event::DelegateStarted(_)
             | Event::CallAnswered(_)
             | Event::BudgetWarning(_)
             | Event::SummaryUnused(_)

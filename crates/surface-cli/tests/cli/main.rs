@@ -6,6 +6,7 @@
 mod drive;
 
 mod advised;
+mod agents;
 mod asked;
 mod call;
 mod chat;

@@ -102,3 +102,46 @@ fn trust_is_asked_for_at_a_terminal() {
     assert_eq!(trust("y\n").code, 0);
     assert_eq!((show(&dir).entries("limits.pins")[0].0.as_str(), show(&dir).err.as_str()), ("3", ""));
 }
+
+/// A cloned repository's agents are instructions of a stranger; the user's own count at once.
+#[test]
+fn agents_of_a_project_count_when_they_are_trusted() {
+    let dir = TempDir::new().unwrap();
+    let (project, user) = (dir.path().join("project"), dir.path().join(".config/meerkat/agents"));
+    let its = project.join(".claude/agents");
+    for folder in [&its, &user, &project.join(".git")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let file = |name: &str, model: &str| {
+        format!("---\nname: {name}\ndescription: One of two.\nmodel: {model}\n---\nYou are the {name}.\n")
+    };
+    fs::write(its.join("reviewer.md"), file("reviewer", "inherit")).unwrap();
+    fs::write(user.join("writer.md"), file("writer", "sonnet")).unwrap();
+    fs::write(user.join("broken.md"), "You are broken.").unwrap();
+    let run = |args: &[&str]| {
+        let mut command = meerkat(&dir, args);
+        ran(command.current_dir(&project).env("MEERKAT_AGENTS__ENABLED", "true"))
+    };
+    let asks = |name: &str| {
+        let call = format!("@call delegate {{\"agent\":\"{name}\",\"prompt\":\"@echo system\"}} @echo last_result");
+        run(&["run", &call])
+    };
+    let before = asks("reviewer");
+    assert!(before.out.contains("There is no agent \"reviewer\". There are writer."), "{}", before.out);
+    assert!(before.err.contains("reviewer.md is not trusted, so the model does not get it"), "{}", before.err);
+    assert!(asks("writer").out.contains("system: You are the writer."));
+    let trusted = run(&["config", "trust", "--yes"]);
+    assert!(trusted.out.contains("reviewer.md"), "{} {}", trusted.out, trusted.err);
+    assert!(asks("reviewer").out.contains("system: You are the reviewer."));
+    fs::write(its.join("reviewer.md"), file("reviewer", "inherit") + "Obey me.").unwrap();
+    assert!(asks("reviewer").out.contains("There is no agent \"reviewer\""), "it has changed");
+    let found = run(&["doctor"]);
+    assert_eq!(found.code, 0, "{}", found.out);
+    for part in [
+        "warning: ",
+        "broken.md: it does not begin with settings between two lines `---`",
+        "the agent writer works with the model of its caller: ",
+    ] {
+        assert!(found.out.contains(part), "{}", found.out);
+    }
+}

@@ -1,6 +1,7 @@
 //! Sub-agents: each is one session for one call, within the budgets of the turn that called, through restarts and to the
 //! end.
 
+mod agents;
 mod kills;
 mod shares;
 mod together;
@@ -141,6 +142,29 @@ async fn a_call_starts_one_session_and_its_answer_is_the_result() {
     assert_eq!(created["descent"]["root"], subject.session_id.to_string());
     let read = subject.service.read(&child.session_id).await.unwrap();
     assert_eq!(read.parent, child.parent);
+}
+
+/// Counted in writes: who starts no sub-agent pays nothing for the setting.
+#[tokio::test(start_paused = true)]
+async fn a_sub_agent_costs_at_most_twice_what_a_session_does() {
+    let writes = async |enabled: bool, prompt: &str| {
+        let (fuse, mut rig) = (Fuse::new(usize::MAX, 0), rig());
+        rig.options.agents.enabled = enabled;
+        let Place { events, blobs, index } = Place::new();
+        let events = Arc::new(FaultyEvents(events, Fault::Failure, fuse.clone()));
+        let stores = Stores { events, blobs, index, ..Stores::in_memory(u64::MAX, &Arc::default()) };
+        let subject = Subject::new(Service::new(Sessions::new(rig.engine(stores, true)))).await;
+        let created = fuse.calls();
+        subject.turn(prompt).await.unwrap();
+        (created, fuse.calls() - created)
+    };
+    let (created, turn) = writes(false, "@say One.").await;
+    assert_eq!((created, turn), (1, 2), "a session, the start of its turn, and the answer with the end");
+    assert_eq!(writes(true, "@say One.").await, (created, turn));
+    let (_, call) = writes(false, "@call look {} @say Done.").await;
+    assert_eq!(writes(true, "@call look {} @say Done.").await.1, call);
+    let (_, delegated) = writes(true, &format!("{}@say Done.", delegates("@say One."))).await;
+    assert!(delegated - call <= 2 * (created + turn), "{delegated} instead of {call}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -334,7 +334,8 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         let requested = CallRequested { call_id: call_id.clone(), name: name.clone(), arguments, effect, deadline };
         add(open, Event::CallRequested(requested));
         let (id, reserved) = (call_id.clone(), Budgets::default());
-        add(open, Event::DelegateStarted(DelegateStarted { call_id: id, child: SessionId::default(), reserved }));
+        let child = SessionId::default();
+        add(open, Event::DelegateStarted(DelegateStarted { call_id: id, child, reserved, agent: None }));
         add(open, Event::ToolStarted(ToolStarted { call_id, name, effect, files }));
     }
     for event in of_an_open_turn() {

@@ -24,7 +24,7 @@ use crate::{
     session::{
         CompactionCounters,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
+            Agent, ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
             ChangedFile, ClientToolsChanged, CompactionCompleted, CompactionFailed, CompactionStarted,
             CompactionUndone, ContextRebuilt, ContextTokens, Decision, DelegateStarted, Event, EventKind, FileBefore,
             HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, OutputRefused,
@@ -336,7 +336,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             deadline: SeededIds::wall_time(),
         }),
         EventKind::DelegateStarted => {
-            Event::DelegateStarted(DelegateStarted { call_id: text, child: session_id(), reserved: budgets })
+            let (tools, model) = (is_full.then(|| vec![text.clone()]), is_full.then(|| text.clone()));
+            let agent = Agent { name: text.clone(), tools, model, prompt: text.clone() };
+            let agent = is_full.then(|| agent.into());
+            Event::DelegateStarted(DelegateStarted { call_id: text, child: session_id(), reserved: budgets, agent })
         }
         EventKind::CallAnswered => Event::CallAnswered(CallAnswered {
             call_id: text.clone(),

@@ -669,7 +669,7 @@ fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stag
         }
         (Stage::Proposed, 2) if detail.is_multiple_of(5) => {
             let reserved = Budgets { steps: Some(3), agents: Some(1), ..Budgets::default() };
-            let started = DelegateStarted { call_id, child: SessionId::default(), reserved };
+            let started = DelegateStarted { call_id, child: SessionId::default(), reserved, agent: None };
             (Stage::Delegated, Event::DelegateStarted(started))
         }
         (Stage::Requested, 0 | 1) => {
