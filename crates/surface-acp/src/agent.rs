@@ -66,6 +66,8 @@ struct State {
 struct Open {
     workspace: Option<String>,
     settings: Settings,
+    /// Whether the client has set any of these since its newest turn.
+    is_set: bool,
     /// Cancels the turns that the client sees.
     cancelled: CancellationToken,
     /// Ends the watching of the turn that ran when the session was loaded, and not that turn.
@@ -146,7 +148,10 @@ impl Agent {
         session_id: SessionId,
         set: impl FnOnce(&mut Settings) -> Result<(), SessionError>,
     ) -> Result<Settings, SessionError> {
-        self.with(session_id, |open| set(&mut open.settings).map(|()| open.settings.clone()))?
+        self.with(session_id, |open| {
+            open.is_set = true;
+            set(&mut open.settings).map(|()| open.settings.clone())
+        })?
     }
 
     /// Cancels the client's own turns. The turns of others go on, and are shown no more.
@@ -310,9 +315,12 @@ impl Agent {
         turn: Option<TurnAccepted>,
     ) -> (Settings, Option<(TurnAccepted, CancellationToken, CancellationToken)>) {
         let mut state = self.state();
-        // What this client has set of a session that it has open stays, also if no prompt has used it yet.
-        let new = || Open { workspace, settings, ..Open::default() };
-        let open = state.open.entry(session_id).or_insert_with(new);
+        let open = state.open.entry(session_id).or_default();
+        open.workspace = workspace;
+        // What this client has set stays until a prompt has used it.
+        if !open.is_set {
+            open.settings = settings;
+        }
         open.unwatched.cancel();
         open.unwatched = self.gone.child_token();
         let turn = turn.filter(|turn| !open.own.contains(&turn.turn));
@@ -352,7 +360,12 @@ impl Agent {
         let turn = self.service.begin_turn(turn).await?;
         let accepted = turn.accepted.turn;
         // A session that was closed meanwhile has cancelled the prompt.
-        self.with(session_id, |open| open.own.push(accepted)).ok();
+        self.with(session_id, |open| {
+            open.own.push(accepted);
+            // What was set meanwhile goes with the next prompt.
+            open.is_set &= open.settings != settings;
+        })
+        .ok();
         let follower = from_acceptance(self.service.as_ref(), &turn.accepted).await;
         // The turn has its answer even if it cannot be followed.
         let follower = follower.inspect_err(|error| tracing::warn!(%error, "the turn cannot be shown")).ok();

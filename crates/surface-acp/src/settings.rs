@@ -57,7 +57,7 @@ fn select<'a>(
 }
 
 /// What a client set, or the newest turn had.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) effort: Option<Effort>,
     pub(crate) access: Option<TurnAccess>,

@@ -226,10 +226,10 @@ impl Actor {
                 plan.preview = plan.preview.map(shown);
                 // A rule goes to events and to the configuration: none with a secret.
                 let is_apt = |rule: &String| {
-                    let holds = |rule: Rule| rule.allows(&call.call.name, plan.subject.as_deref());
+                    let holds = |rule: Rule| rule.allows(&call.call.name, &plan);
                     secrets.replace(rule).as_ref() == rule.as_str() && Rule::parse(rule).is_ok_and(holds)
                 };
-                plan.rule = plan.rule.take().filter(is_apt);
+                plan.rule = plan.rule.clone().filter(is_apt);
                 Ok(plan)
             }
             Err(error) => Err(bounded(secrets, error, self.ports.options.tools.max_output_bytes)),

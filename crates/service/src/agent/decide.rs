@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
-use super::{delegate::NO_AGENTS, loop_guard::is_loop};
+use super::loop_guard::is_loop;
 use crate::{
     SessionError,
     clock::Timestamp,
@@ -20,6 +20,9 @@ use crate::{
     },
     tool::{Approval, DELEGATE, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, TurnAccess, is_of_server},
 };
+
+/// Text for a model that may start no sub-agents.
+pub(super) const NO_AGENTS: &str = "No sub-agent can be started here. Do the work yourself.";
 
 /// Reason for interrupting a turn that a former process left open.
 pub(crate) const PROCESS_ENDED: &str = "process_ended";

@@ -19,6 +19,7 @@ mod approvals;
 mod attach;
 mod bill;
 mod calls;
+mod children;
 mod compact;
 mod compactions;
 pub(crate) mod delegate;

@@ -45,7 +45,7 @@ pub(crate) use output::IMAGES_MAX;
 pub use output::{OutputLimits, OutputSink};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
-pub use rules::{ApprovalRules, Rule, shell_subject};
+pub use rules::{ApprovalRules, Rule, shell_commands};
 pub use schema::check_schema;
 pub(crate) use schema::{check_answer, check_answer_schema, patterns_of};
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};

@@ -17,9 +17,9 @@ pub struct Plan {
     /// Text for the person who is asked: a diff, or a command. An approved call runs only while its preview is the same,
     /// so it says what the call would do, and nothing that changes by itself.
     pub preview: Option<String>,
-    /// Text that a rule `name: pattern` is matched with: the words of a command, separated by single spaces. A call
+    /// Texts that a rule `name: pattern` is matched with: the words of each command, separated by single spaces. A call
     /// without one matches no such rule.
-    pub subject: Option<String>,
+    pub subjects: Vec<String>,
     /// Rule that allows further calls like this one: `shell: cargo test *`. Without one the call can be allowed once
     /// only.
     pub rule: Option<String>,
@@ -39,7 +39,7 @@ impl Plan {
             approval,
             always_asks: false,
             preview: None,
-            subject: None,
+            subjects: Vec::new(),
             rule: None,
             timeout: None,
             files: Vec::new(),

@@ -2,8 +2,9 @@
 //!
 //! A rule is a tool's name, a pattern of names (`mcp__github__*`), a server (`github: *`), or a name with a pattern of
 //! the call's subject (`shell: cargo test *`). A pattern holds for the words of a subject: `*` alone as the last word
-//! is the rest, also if there is none; elsewhere `*` is any part of one word. A rule `shell` holds for every command;
-//! `shell: *` only for those whose words are known.
+//! is the rest, also if there is none; elsewhere `*` is any part of one word. A rule may have several patterns, separated
+//! by `;`: it holds where one of them holds. A rule `shell` holds for every command; `shell: *` only for those whose words
+//! are known. A call with several subjects, such as `cd src && make`, is allowed if each of them is.
 //!
 //! Patterns guard against accidents. They are no wall: `sh -c` runs what its argument says.
 
@@ -12,18 +13,21 @@ use std::collections::BTreeMap;
 use meerkat_words::tool::is_name_char;
 
 use super::{Approval, Plan};
+pub use commands::shell_commands;
+
+mod commands;
 
 /// Bytes of a rule.
 const RULE_BYTES_MAX: usize = 1024;
-/// Stands for white space inside a word of a subject, so that a subject has as many words as its command.
-const SPACE_IN_WORD: char = '␣';
+/// Word between two patterns of a rule.
+const BETWEEN_PATTERNS: &str = ";";
 
 /// Rule for calls of tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     name: String,
-    /// Words of a pattern for the call's subject.
-    pattern: Option<Vec<String>>,
+    /// Patterns for the call's subject, each as its words; without any the rule holds for every call.
+    patterns: Vec<Vec<String>>,
 }
 
 /// Relation of a rule to a call.
@@ -52,18 +56,23 @@ impl Rule {
                 "{text:?} is not a rule; write a tool's name, names with '*', \"server: *\" or \"name: pattern\""
             ));
         }
-        let pattern: Option<Vec<String>> =
-            pattern.map(|pattern| pattern.split_whitespace().map(str::to_owned).collect());
-        if pattern.as_ref().is_some_and(Vec::is_empty) {
-            return Err(format!("{text:?} has no pattern after its ':'; write {name:?} for every call of the tool"));
+        let words: Vec<String> = pattern.into_iter().flat_map(str::split_whitespace).map(str::to_owned).collect();
+        let patterns: Vec<Vec<String>> = match pattern {
+            Some(_) => words.split(|word| word == BETWEEN_PATTERNS).map(<[String]>::to_vec).collect(),
+            None => Vec::new(),
+        };
+        if patterns.iter().any(Vec::is_empty) {
+            return Err(format!(
+                "{text:?} lacks a pattern after its ':' or at a ';'; write {name:?} for every call of the tool"
+            ));
         }
-        Ok(Self { name: name.to_owned(), pattern })
+        Ok(Self { name: name.to_owned(), patterns })
     }
 
-    /// Returns true if the rule allows a call by itself.
+    /// Returns true if the rule allows a planned call by itself.
     #[must_use]
-    pub fn allows(&self, tool: &str, subject: Option<&str>) -> bool {
-        self.relation(tool, subject, false) == Relation::Holds
+    pub fn allows(&self, tool: &str, plan: &Plan) -> bool {
+        subjects(plan).all(|subject| self.relation(tool, subject, false) == Relation::Holds)
     }
 
     /// Returns the tool that must exist for the rule to hold for anything, if it is one by its name.
@@ -74,15 +83,15 @@ impl Rule {
 
     /// Returns true for `name: *`, which may be a server.
     fn is_of_all(&self) -> bool {
-        self.pattern.as_deref().is_some_and(|pattern| pattern == ["*"])
+        self.patterns == [["*"]]
     }
 
     /// Relates the rule to a call. `is_wide` is true for a rule that keeps calls back: its pattern holds for the text of
     /// the subject too, wherever its words end.
     fn relation(&self, tool: &str, subject: Option<&str>, is_wide: bool) -> Relation {
-        let Some(pattern) = &self.pattern else {
+        if self.patterns.is_empty() {
             return if is_like(&self.name, tool) { Relation::Holds } else { Relation::HoldsNot };
-        };
+        }
         let is_of_server = || {
             let rest = tool.strip_prefix("mcp__").and_then(|rest| rest.strip_prefix(self.name.as_str()));
             rest.is_some_and(|rest| rest.starts_with("__"))
@@ -93,9 +102,11 @@ impl Rule {
         match subject {
             _ if tool != self.name => Relation::HoldsNot,
             None => Relation::Unclear,
-            Some(subject) if fits(pattern, subject) => Relation::Holds,
-            Some(subject) if is_wide && is_like(&pattern.join(" "), subject) => Relation::Holds,
-            Some(_) => Relation::HoldsNot,
+            Some(subject) => {
+                let holds =
+                    |pattern: &Vec<String>| fits(pattern, subject) || (is_wide && is_like(&pattern.join(" "), subject));
+                if self.patterns.iter().any(holds) { Relation::Holds } else { Relation::HoldsNot }
+            }
         }
     }
 }
@@ -133,10 +144,17 @@ impl ApprovalRules {
 
     /// Decides on a planned call. `granted` are rules that the session and the turn allow: they outweigh a rule that
     /// asks, and none that denies. A call without a subject may be what a pattern denies, so it is asked about; a
-    /// person sees what it is.
+    /// person sees what it is. Of several subjects, one that is denied denies the call, and one that asks makes it ask.
     #[must_use]
     pub fn decide<'a>(&self, tool: &str, plan: &Plan, granted: impl IntoIterator<Item = &'a str>) -> Approval {
-        let subject = plan.subject.as_deref();
+        let granted: Vec<Rule> = granted.into_iter().filter_map(|rule| Rule::parse(rule).ok()).collect();
+        let decided: Vec<Approval> =
+            subjects(plan).map(|subject| self.decide_one(tool, plan, subject, &granted)).collect();
+        let strongest = [Approval::Deny, Approval::Ask].into_iter().find(|one| decided.contains(one));
+        strongest.unwrap_or(Approval::Allow)
+    }
+
+    fn decide_one(&self, tool: &str, plan: &Plan, subject: Option<&str>, granted: &[Rule]) -> Approval {
         let relation = |wanted: Approval| {
             let rules = self.0.iter().filter(|(_, approval)| *approval == wanted);
             let is_wide = wanted != Approval::Allow;
@@ -156,8 +174,7 @@ impl ApprovalRules {
         if plan.always_asks {
             return Approval::Ask;
         }
-        let grants = |rule: &str| Rule::parse(rule).is_ok_and(|rule| rule.allows(tool, subject));
-        if granted.into_iter().any(grants) {
+        if granted.iter().any(|rule| rule.relation(tool, subject, false) == Relation::Holds) {
             return Approval::Allow;
         }
         match relation(Approval::Ask) {
@@ -166,6 +183,12 @@ impl ApprovalRules {
             Relation::HoldsNot => plan.approval,
         }
     }
+}
+
+/// Lists the subjects of a call; that of a call without any is not known.
+fn subjects(plan: &Plan) -> impl Iterator<Item = Option<&str>> {
+    let unknown = plan.subjects.is_empty().then_some(None);
+    plan.subjects.iter().map(|subject| Some(subject.as_str())).chain(unknown)
 }
 
 /// Checks a subject against the words of a pattern.
@@ -191,84 +214,6 @@ fn is_like(like: &str, text: &str) -> bool {
         text = &text[at + part.len()..];
     }
     text.ends_with(end)
-}
-
-/// Words that mean something else than a program where a command begins.
-const RESERVED: [&str; 21] = [
-    "!", "time", "coproc", "if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac",
-    "in", "select", "function", "[[", "{", "}",
-];
-
-/// Splits a command as a POSIX shell does; white space inside a word becomes `␣`. `None` if a shell would do more than
-/// run one program with these words: two commands, a redirection, a variable, an expansion, an assignment, a comment.
-#[must_use]
-pub fn shell_subject(command: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut chars = command.chars();
-    // The word that is being read, and if any of it was quoted.
-    let mut word: Option<String> = None;
-    let mut is_quoted = false;
-    while let Some(character) = chars.next() {
-        let is_start = word.is_none();
-        match character {
-            ' ' | '\t' => words.extend(word.take()),
-            '\'' => {
-                is_quoted |= words.is_empty();
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next()? {
-                        '\'' => break,
-                        // Some builtins evaluate their words again.
-                        '$' | '`' => return None,
-                        inner => word.push(kept(inner)?),
-                    }
-                }
-            }
-            '"' => {
-                is_quoted |= words.is_empty();
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next()? {
-                        '"' => break,
-                        '$' | '`' => return None,
-                        '\\' => match chars.next()? {
-                            '$' | '`' => return None,
-                            escaped @ ('"' | '\\') => word.push(escaped),
-                            other => word.extend(['\\', kept(other)?]),
-                        },
-                        inner => word.push(kept(inner)?),
-                    }
-                }
-            }
-            '\\' => {
-                is_quoted |= words.is_empty();
-                match chars.next()? {
-                    '$' | '`' => return None,
-                    escaped => word.get_or_insert_default().push(kept(escaped)?),
-                }
-            }
-            ';' | '&' | '|' | '<' | '>' | '$' | '`' | '(' | ')' | '{' | '}' | '*' | '?' | '[' | ']' | '#' => {
-                return None;
-            }
-            // An assignment, also one that is quoted in part.
-            '=' if words.is_empty() => return None,
-            // A home folder.
-            '~' if is_start || word.as_deref().is_some_and(|word| word.ends_with(['=', ':'])) => return None,
-            plain => word.get_or_insert_default().push(kept(plain)?),
-        }
-    }
-    words.extend(word);
-    let is_reserved = words.first().is_some_and(|first| !is_quoted && RESERVED.contains(&first.as_str()));
-    (!words.is_empty() && !is_reserved).then_some(words)
-}
-
-/// Returns a character as a subject holds it; `None` for one that ends a command or hides text.
-fn kept(character: char) -> Option<char> {
-    match character {
-        ' ' | '\t' => Some(SPACE_IN_WORD),
-        control if control.is_control() => None,
-        plain => Some(plain),
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,13 @@ fn agent(folder: &Path, name: &str, preview: &str, rule: Option<&str>) -> Agent 
     let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
     let spec = ToolSpec { name: name.to_owned(), description: "Is asked about.".to_owned(), schema };
     let (preview, rule) = (Some(preview.to_owned()), rule.map(str::to_owned));
-    let subject = rule.as_deref().and_then(|rule| rule.split_once(": ")).map(|(_, subject)| subject.to_owned());
-    let plan = Plan { preview, rule, subject, ..Plan::once().ask() };
+    let subjects = rule
+        .as_deref()
+        .and_then(|rule| rule.split_once(": "))
+        .map(|(_, subject)| subject.to_owned())
+        .into_iter()
+        .collect();
+    let plan = Plan { preview, rule, subjects, ..Plan::once().ask() };
     built(AgentBuildConfig::new().store(folder.to_owned()).tool(Arc::new(Fake(spec, plan, "done"))))
 }
 

@@ -1,6 +1,9 @@
 //! What a client may set of a session: its mode, its model, and how long that thinks.
 
-use meerkat_service::tool::Access;
+use meerkat_service::{
+    service::StartTurn,
+    tool::{Access, TurnAccess},
+};
 use meerkat_surface_acp::AcpOptions;
 use serde_json::{Value, json};
 
@@ -156,6 +159,24 @@ async fn a_session_that_is_opened_again_keeps_what_was_set() {
     client.ends("session/close", json!({ "sessionId": session })).await;
     let opened = client.ends("session/load", again).await;
     assert_eq!(current(&opened, "mode"), "read", "{opened}");
+}
+
+/// Another program's turn had another mode meanwhile.
+#[tokio::test]
+async fn a_session_that_is_opened_again_has_what_its_newest_turn_had_if_nothing_was_set_since() {
+    let folder = meerkat_testkit::folder();
+    let agent = stored(folder.path());
+    let (mut client, session) = Client::begun(&agent).await;
+    client.ends("session/set_mode", json!({ "sessionId": session, "modeId": "edit" })).await;
+    client.ends("session/prompt", prompt(&session, "@say First.")).await;
+    let session_id = session.parse().unwrap();
+    let turn = StartTurn { access: Some(TurnAccess::Read), ..StartTurn::new(session_id, "@say Second.") };
+    agent.service().start_turn(turn).await.unwrap();
+    let again = json!({ "sessionId": session, "cwd": "/w", "mcpServers": [] });
+    let opened = client.ends("session/load", again).await;
+    assert_eq!(current(&opened, "mode"), "read", "{opened}");
+    client.ends("session/prompt", prompt(&session, CHANGE)).await;
+    assert!(texts(&client.updates(), "agent_message_chunk").contains("This turn may change nothing"));
 }
 
 /// The session's own model is what its service says, also if the client's list begins with another one.

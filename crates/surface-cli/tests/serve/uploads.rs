@@ -102,7 +102,7 @@ fn bodies_that_come_byte_by_byte_are_ended_and_leave_their_places() {
                 stream.set_nonblocking(false).unwrap();
                 !is_answered && stream.write_all(b"x").is_ok()
             };
-            slow.iter().filter(|stream| goes_on(*stream)).count() == 0
+            slow.iter().filter(|stream| goes_on(stream)).count() == 0
         });
         for stream in slow {
             assert_eq!(read(stream).refusal(), refusal(400, "INVALID_REQUEST"), "{path}");

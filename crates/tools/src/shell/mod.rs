@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError, SessionId,
     model::ToolSpec,
-    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_subject},
+    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_commands},
 };
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -240,9 +240,9 @@ impl Tool for Shell {
         let asks_for_network = arguments.network && self.network == Network::Ask;
         plan.always_asks = !confinement.is_whole() || asks_for_network || arguments.git;
         if !plan.always_asks {
-            let words = shell_subject(&arguments.command);
-            plan.rule = words.as_deref().and_then(rule::propose);
-            plan.subject = words.map(|words| words.join(" "));
+            let commands = shell_commands(&arguments.command).unwrap_or_default();
+            plan.rule = rule::propose(&commands);
+            plan.subjects = commands.iter().map(|words| words.join(" ")).collect();
         }
         let folder = shown(&job.folder);
         let kind = if arguments.background { ", in the background" } else { "" };

@@ -4,11 +4,72 @@ use std::path::PathBuf;
 
 /// Programs that run whatever their arguments say.
 const RUNNERS: &[&str] = &[
-    "ash", "awk", "bash", "builtin", "bun", "bunx", "busybox", "chroot", "command", "csh", "dash", "deno", "doas",
-    "env", "eval", "exec", "find", "fish", "gawk", "ionice", "ksh", "lua", "nice", "node", "nohup", "npx", "nsenter",
-    "flock", "mawk", "nawk", "nodejs", "parallel", "perl", "php", "pipx", "pwsh", "ruby", "script", "sed", "setpriv",
-    "setsid", "sh", "source", "ssh", "stdbuf", "strace", "su", "sudo", "tclsh", "time", "timeout", "tsx", "unshare",
-    "uvx", "watch", "xargs", "zsh", ".",
+    "ash",
+    "awk",
+    "bash",
+    "bind",
+    "builtin",
+    "bun",
+    "bunx",
+    "busybox",
+    "chroot",
+    "command",
+    "compgen",
+    "csh",
+    "dash",
+    "deno",
+    "doas",
+    "enable",
+    "env",
+    "eval",
+    "exec",
+    "fc",
+    "find",
+    "fish",
+    "gawk",
+    "ionice",
+    "jobs",
+    "ksh",
+    "lua",
+    "mapfile",
+    "nice",
+    "node",
+    "nohup",
+    "npx",
+    "nsenter",
+    "flock",
+    "mawk",
+    "nawk",
+    "nodejs",
+    "parallel",
+    "perl",
+    "php",
+    "pipx",
+    "pwsh",
+    "readarray",
+    "ruby",
+    "script",
+    "sed",
+    "setpriv",
+    "setsid",
+    "sh",
+    "source",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "tclsh",
+    "time",
+    "timeout",
+    "trap",
+    "tsx",
+    "unshare",
+    "uvx",
+    "watch",
+    "xargs",
+    "zsh",
+    ".",
 ];
 /// Second words that run what follows them.
 const RUNNING: &[&str] = &["bisect", "dlx", "exec", "run", "submodule", "x"];
@@ -44,17 +105,31 @@ const WITH_SUBCOMMANDS: &[&str] = &[
 /// Bytes of a rule that the engine takes.
 const RULE_BYTES_MAX: usize = 1024;
 
-/// Proposes the rule that allows further commands like this one.
-pub(super) fn propose(words: &[String]) -> Option<String> {
+/// Proposes the rule that allows further calls like one of these commands; none for none.
+pub(super) fn propose(commands: &[Vec<String>]) -> Option<String> {
+    let mut patterns: Vec<String> = Vec::new();
+    for words in commands {
+        let pattern = pattern(words)?;
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+        }
+    }
+    let rule = format!("shell: {}", patterns.join(" ; "));
+    (!patterns.is_empty() && rule.len() <= RULE_BYTES_MAX).then_some(rule)
+}
+
+/// Returns the pattern of further commands like this one.
+fn pattern(words: &[String]) -> Option<String> {
     let (first, rest) = words.split_first()?;
     let program = first.rsplit('/').next().unwrap_or(first);
     let is_runner = RUNNERS.contains(&program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.'))
         || program.starts_with("python");
     let exact = || {
         // A pattern could match more than these words.
-        let is_plain =
-            words.iter().all(|word| !word.is_empty() && !word.contains(|c: char| "*?[]{}\\!\n \t".contains(c)));
-        is_plain.then(|| format!("shell: {}", words.join(" "))).filter(|rule| rule.len() <= RULE_BYTES_MAX)
+        let is_plain = words
+            .iter()
+            .all(|word| !word.is_empty() && word != ";" && !word.contains(|c: char| "*?[]{}\\!\n \t".contains(c)));
+        is_plain.then(|| words.join(" "))
     };
     let is_name = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -64,12 +139,10 @@ pub(super) fn propose(words: &[String]) -> Option<String> {
         return exact();
     }
     if !WITH_SUBCOMMANDS.contains(&program) {
-        return Some(format!("shell: {first} *"));
+        return Some(format!("{first} *"));
     }
     match rest.first() {
-        Some(second) if is_name(second) && !RUNNING.contains(&second.as_str()) => {
-            Some(format!("shell: {first} {second} *"))
-        }
+        Some(second) if is_name(second) && !RUNNING.contains(&second.as_str()) => Some(format!("{first} {second} *")),
         Some(_) | None => exact(),
     }
 }
@@ -121,7 +194,7 @@ mod tests {
     fn a_rule_covers_a_program_or_its_subcommand_and_never_a_runner() {
         let check = |command: &str, rule: Option<&str>| {
             let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-            assert_eq!(propose(&words).as_deref(), rule, "{command}");
+            assert_eq!(propose(&[words]).as_deref(), rule, "{command}");
         };
         check("ls -la", Some("shell: ls *"));
         check("cargo test --lib", Some("shell: cargo test *"));
@@ -135,5 +208,20 @@ mod tests {
             check(&format!("/usr/bin/{runner} a b"), Some(&format!("shell: /usr/bin/{runner} a b")));
             check(&format!("{runner} a*"), None);
         }
+    }
+
+    #[test]
+    fn a_rule_for_a_compound_command_covers_each_of_its_commands_once() {
+        let rule = |commands: &[&str]| {
+            let words = |command: &&str| command.split(' ').map(str::to_owned).collect();
+            propose(&commands.iter().map(words).collect::<Vec<_>>())
+        };
+        assert_eq!(rule(&["cd src", "cargo test -q", "cargo test"]).unwrap(), "shell: cd * ; cargo test *");
+        assert_eq!(rule(&["ls", "sh x"]).unwrap(), "shell: ls * ; sh x");
+        // One of them alone is not what was asked about.
+        assert_eq!(rule(&["ls", "sh x*"]), None);
+        assert_eq!(rule(&["find . ;"]), None, "it would be read as two patterns");
+        assert_eq!(rule(&[]), None);
+        assert_eq!(rule(&[&format!("sh {}", "x".repeat(RULE_BYTES_MAX))]), None);
     }
 }

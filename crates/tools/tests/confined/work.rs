@@ -78,7 +78,7 @@ fn git_plan() {
     let place = Place::new();
     let arguments = json!({"command": "git commit -m x", "git": true});
     let plan = place.plan(&arguments).unwrap();
-    assert!(plan.always_asks && plan.rule.is_none() && plan.subject.is_none(), "no rule allows it");
+    assert!(plan.always_asks && plan.rule.is_none() && plan.subjects.is_empty(), "no rule allows it");
     if has_namespaces() {
         let preview = plan.preview.unwrap();
         assert!(preview.contains("with .git open (git later runs its hooks"), "{preview}");
@@ -247,19 +247,21 @@ fn plan() {
     if has_namespaces() {
         assert!(preview.contains("; confined: files, network"), "{preview}");
         assert_eq!(plan.rule.as_deref(), Some("shell: cargo test *"));
-        assert_eq!(plan.subject.as_deref(), Some("cargo test --lib"));
+        assert_eq!(plan.subjects, ["cargo test --lib"]);
         let joined = place.plan(&json!({"command": "ls; rm x"})).unwrap();
-        assert_eq!((joined.rule, joined.subject), (None, None));
+        assert_eq!((joined.rule.as_deref(), joined.subjects.len()), (Some("shell: ls * ; rm *"), 2));
+        let hidden = place.plan(&json!({"command": "ls $(rm x)"})).unwrap();
+        assert_eq!((hidden.rule, hidden.subjects), (None, Vec::new()));
     } else {
         assert!(preview.contains("compared afterwards"), "{preview}");
-        assert_eq!((plan.rule, plan.subject), (None, None), "every command asks");
+        assert_eq!((plan.rule, plan.subjects), (None, Vec::new()), "every command asks");
     }
 }
 
 fn network_plan() {
     let asks = json!({"command": "ls", "network": true});
     let plan = Place::new().plan(&asks).unwrap();
-    assert_eq!((plan.approval, plan.rule, plan.subject), (Approval::Ask, None, None));
+    assert_eq!((plan.approval, plan.rule, plan.subjects), (Approval::Ask, None, Vec::new()));
     let denied = Place::with(Network::Deny).plan(&asks);
     assert!(matches!(denied, Err(ToolError::Refused(_))), "{denied:?}");
     let opened = Place::with(Network::Allow);

@@ -44,8 +44,8 @@ async fn plan(arguments: Arguments) -> Result<Plan, ToolError> {
         return Err(ToolError::Refused("The file has changed.".to_owned()));
     }
     let plan = if arguments.is_asked { Plan::once().ask() } else { Plan::read_only() };
-    let (subject, timeout) = (arguments.subject, arguments.takes_ms.map(Duration::from_millis));
-    Ok(Plan { subject, timeout, ..plan })
+    let (subjects, timeout) = (arguments.subject.into_iter().collect(), arguments.takes_ms.map(Duration::from_millis));
+    Ok(Plan { subjects, timeout, ..plan })
 }
 
 #[async_trait]

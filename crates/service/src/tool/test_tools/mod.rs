@@ -181,7 +181,7 @@ fn asking(AskArguments { name, line, lasting }: AskArguments) -> Plan {
         false => plan,
         true => {
             let rule = Some(format!("test_ask: {name}"));
-            Plan { preview: Some(format!("+{line}")), subject: Some(name), rule, ..plan }
+            Plan { preview: Some(format!("+{line}")), subjects: vec![name], rule, ..plan }
         }
     }
 }
