@@ -36,6 +36,7 @@ const OF_BOTH: [(&str, &[&str]); 6] = [
     ("prompt_cache_key", &[]),
     ("prompt_cache_retention", &[]),
 ];
+const STOP: &str = "it is neither a text nor a list of texts: send one of these";
 const OF_RESPONSES: [(&str, &[&str]); 2] = [("truncation", &[r#""disabled""#, r#""auto""#]), ("include", &["[]"])];
 const OF_CHATS: [(&str, &[&str]); 7] = [
     ("n", &["1"]),
@@ -96,11 +97,11 @@ pub(crate) fn decode(text: &str, is_chat: bool) -> Result<Asked, SessionError> {
         true => chat(&mut body, &mut asked)?,
         false => response(&mut body, &mut asked)?,
     }
-    let place = if is_chat { "messages" } else { "input" };
+    let place = asked.said();
     let raw = body.raw(place).ok_or_else(|| body.wrong(place, MISSING))?;
     body.finish()?;
     asked.transcript = Transcript::read(place, raw)?;
-    asked.transcript.check_asked(place)?;
+    asked.transcript.check_asked()?;
     Ok(asked)
 }
 
@@ -148,7 +149,7 @@ fn chat(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
     asked.options.max_output_tokens = body.take("max_completion_tokens")?.or(tokens);
     asked.options.stop = match body.raw("stop") {
         Some(raw) if is_text(raw) => Some(vec![read("stop", raw)?]),
-        raw => raw.map(|raw| read("stop", raw)).transpose()?,
+        raw => raw.map(|raw| read("stop", raw).map_err(|_| body.wrong("stop", STOP))).transpose()?,
     };
     asked.options.seed = body.take("seed")?;
     asked.options.effort = body.take("reasoning_effort")?;
@@ -157,6 +158,11 @@ fn chat(body: &mut Fields<'_>, asked: &mut Asked) -> Result<(), SessionError> {
 }
 
 impl Asked {
+    /// Where a request has what is said.
+    pub(crate) const fn said(&self) -> &'static str {
+        if self.is_chat { "messages" } else { "input" }
+    }
+
     pub(crate) async fn begin(&mut self, app: &Arc<App>, key: Option<&str>) -> Result<Begun, SessionError> {
         check_metadata(app, &self.metadata)?;
         let named = self.conversation.or(self.previous.map(|previous| previous.session_id));
@@ -309,7 +315,7 @@ impl Asked {
             client_tools: Some(self.tools.clone()),
             attended: self.is_stored,
             idempotency_key: key.map(str::to_owned),
-            ..StartTurn::new(session_id, self.transcript.take_prompt())
+            ..StartTurn::new(session_id, self.transcript.prompt())
         };
         let turn = service.begin_turn(request).await?;
         let passing = (!self.is_stored).then(|| Passing::new(app, &turn.accepted));
@@ -347,10 +353,15 @@ impl Asked {
             (Some(_), _) => {}
         }
         self.fits(&read.own)?;
-        let session_id = match next.filter(|used| key.is_none() || *used != key) {
-            None => previous.session_id,
-            Some(_) => fork(service, previous.session_id, read.turn, key).await?,
-        };
+        if next.is_none_or(|used| key.is_some() && used == key) {
+            let begun = self.start(app, previous.session_id, key, read.own.clone()).await?;
+            if begun.turn.accepted.turn == read.turn + 1 {
+                return Ok(begun);
+            }
+            // Over another server a turn came first.
+            calls::end(service, previous.session_id, begun.turn.accepted.turn).await?;
+        }
+        let session_id = fork(service, previous.session_id, read.turn, key).await?;
         self.start(app, session_id, key, read.own).await
     }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use meerkat_service::{
     ErrorCode, Seq, SessionError, SessionId, SessionService,
     follow::turn::answered,
-    service::{AnswerCall, TurnAccepted},
+    service::{AnswerCall, CancelQueued, InterruptTurn, TurnAccepted},
     session::event::Event,
 };
 
@@ -52,4 +52,18 @@ pub(crate) async fn take(
     let first = accepted.iter().map(|accepted| accepted.seq).min();
     let last = accepted.into_iter().max_by_key(|accepted| accepted.seq);
     first.zip(last).ok_or(SessionError::ItemNotFound("call"))
+}
+
+/// Ends a turn that may wait in the queue, run, or have ended meanwhile.
+pub(crate) async fn end(service: &dyn SessionService, session_id: SessionId, turn: u32) -> Result<(), SessionError> {
+    let mut ended = service.cancel_queued(CancelQueued { session_id, turn }).await.map(drop);
+    // It is not in the queue, or it has started meanwhile.
+    if ended.as_ref().is_err_and(|error| error.code() == ErrorCode::ItemNotFound) {
+        ended = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await.map(drop);
+    }
+    // Or it ended meanwhile.
+    ended.or_else(|error| match error.code() {
+        ErrorCode::SessionNotRunning | ErrorCode::ItemNotFound => Ok(()),
+        _ => Err(error),
+    })
 }

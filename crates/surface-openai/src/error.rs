@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meerkat_errors::ErrorBody;
+use meerkat_service::SessionError;
 use serde_json::{Value, json};
 
 /// Makes the response that has an error's body and its status. The guard in front of the routes sends it too.
@@ -13,6 +14,24 @@ use serde_json::{Value, json};
 pub fn refusal(body: &ErrorBody) -> Response {
     let status = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Json(json!({ "error": error(body) }))).into_response()
+}
+
+/// Names the field that the service refuses as the client knows it; `said` is where that sends what is said.
+pub(crate) fn theirs(error: SessionError, said: &str) -> SessionError {
+    let SessionError::InvalidRequest { field, message } = error else { return error };
+    let is_chat = said == "messages";
+    let name = match field.split(['.', '[']).next().unwrap_or_default() {
+        "prompt" | "history" => said,
+        "labels" => "metadata",
+        "client_tools" => "tools",
+        "system_prompt" => "instructions",
+        "idempotency_key" => "Idempotency-Key",
+        "output" => ["text.format", "response_format"][usize::from(is_chat)],
+        "options" if is_chat && field.ends_with("max_output_tokens") => "max_completion_tokens",
+        "options" => field.trim_start_matches("options."),
+        _ => &field,
+    };
+    SessionError::invalid(name, message)
 }
 
 /// An error in OpenAI's shape. `code` is ours; what theirs has no place for stays beside it.

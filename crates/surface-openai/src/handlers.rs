@@ -13,7 +13,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     SessionError, SessionId,
     follow::turn::{handle, whole},
-    service::{CancelQueued, CreateSession, DeleteSession, InterruptTurn, TurnAccepted},
+    service::{CreateSession, DeleteSession, TurnAccepted},
     session::{event::Event, message::Attached},
 };
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     App,
     asked::{Asked, Begun, decode},
+    calls,
     chat::Chunks,
     error,
     ids::{ResponseId, call_id_of, conversation, parse_conversation},
@@ -149,7 +150,8 @@ async fn converse(call: Call) -> Result<Response, SessionError> {
         idempotency_key,
         ..new_session(&app, true, &metadata, None)
     };
-    conversed(&app, app.service.create_session(request).await?.session_id).await
+    let created = app.service.create_session(request).await.map_err(|error| error::theirs(error, "items"))?;
+    conversed(&app, created.session_id).await
 }
 
 async fn read_conversation(call: Call) -> Result<Response, SessionError> {
@@ -161,7 +163,7 @@ async fn update_conversation(call: Call) -> Result<Response, SessionError> {
     let mut body = Fields::body(&text)?;
     let metadata = body.texts("metadata")?.ok_or_else(|| body.wrong("metadata", "it is missing"))?;
     body.finish()?;
-    update(&app, session_id, metadata).await?;
+    update(&app, session_id, metadata).await.map_err(|error| error::theirs(error, "items"))?;
     conversed(&app, session_id).await
 }
 
@@ -193,7 +195,8 @@ async fn chat(call: Call) -> Result<Response, SessionError> {
 async fn ask(app: &Arc<App>, mut asked: Asked, key: Option<&str>) -> Result<Response, SessionError> {
     // A stream without a place begins no turn.
     let place = if asked.is_stream { place(app)? } else { None };
-    let Begun { service, turn, unfold, echo, passing } = asked.begin(app, key).await?;
+    let Begun { service, turn, unfold, echo, passing } =
+        asked.begin(app, key).await.map_err(|error| error::theirs(error, asked.said()))?;
     let chat = asked.is_chat.then(|| Chunks::new(asked.has_usage));
     let sending = Sending { echo, chat, after: None, count: 0 };
     if asked.is_background && !asked.is_stream {
@@ -239,21 +242,8 @@ async fn delete(Call { app, named, .. }: Call) -> Result<Response, SessionError>
 async fn cancel(Call { app, named, .. }: Call) -> Result<Response, SessionError> {
     let (service, id) = (app.service.as_ref(), ResponseId::parse(&named)?);
     let (mut unfold, past) = Unfold::read(&app, service, id).await?;
-    let (session_id, turn) = (id.session_id, unfold.turn);
     if matches!(unfold.ending, None | Some(Ending::Waiting)) {
-        let mut ended = Err(SessionError::ItemNotFound("turn"));
-        if unfold.terms.is_none() {
-            ended = service.cancel_queued(CancelQueued { session_id, turn }).await.map(drop);
-        }
-        // It is not in the queue, or it has started meanwhile.
-        if ended.as_ref().is_err_and(|error| error.code() == ErrorCode::ItemNotFound) {
-            ended = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await.map(drop);
-        }
-        // Or it ended meanwhile.
-        ended.or_else(|error| match error.code() {
-            ErrorCode::SessionNotRunning | ErrorCode::ItemNotFound => Ok(()),
-            _ => Err(error),
-        })?;
+        calls::end(service, id.session_id, unfold.turn).await?;
         unfold = Unfold::read(&app, service, id).await?.0;
     }
     Ok(json_answer(&response(&unfold, &Echo::of(&unfold, &past, true))))

@@ -23,27 +23,30 @@ pub(crate) struct Transcript {
     pub(crate) outputs: Vec<(String, String)>,
     /// Items that are named by their ids, with their places: they are in a session already.
     references: Vec<(String, String)>,
+    /// Place of the last item.
+    last: String,
 }
 
 impl Transcript {
-    /// Reads a text of the user, or a list of items or messages.
+    /// Reads a list of items or messages. Only the input of a response may be a text of the user instead.
     pub(crate) fn read(place: &str, raw: &RawValue) -> Result<Self, SessionError> {
-        let mut transcript = Self::default();
-        if is_text(raw) {
+        let mut transcript = Self { last: place.to_owned(), ..Self::default() };
+        if place == "input" && is_text(raw) {
             transcript.prompt.push((place.to_owned(), content(place, raw)?));
             return Ok(transcript);
         }
         for (place, raw) in items(place, raw)? {
+            transcript.last.clone_from(&place);
             transcript.item(place, raw)?;
         }
         Ok(transcript)
     }
 
     /// Refuses a request that asks nothing.
-    pub(crate) fn check_asked(&self, place: &str) -> Result<(), SessionError> {
+    pub(crate) fn check_asked(&self) -> Result<(), SessionError> {
         if self.prompt.is_empty() && self.outputs.is_empty() {
-            let message = "the last item is a message of the user, or the output of a call";
-            return Err(SessionError::invalid(place, message));
+            let message = "send a message of the user, or the output of a call, as the last item";
+            return Err(SessionError::invalid(self.last.as_str(), message));
         }
         Ok(())
     }
@@ -189,8 +192,8 @@ impl Transcript {
     }
 
     /// The prompt: a text if there is nothing else.
-    pub(crate) fn take_prompt(&mut self) -> Prompt {
-        let mut parts: Vec<PromptBlock> = self.prompt.drain(..).flat_map(|(_, parts)| parts).collect();
+    pub(crate) fn prompt(&self) -> Prompt {
+        let mut parts: Vec<PromptBlock> = self.prompt.iter().flat_map(|(_, parts)| parts.clone()).collect();
         match (parts.len(), parts.pop()) {
             (1, Some(PromptBlock::Text { text })) => Prompt::Text(text),
             (_, last) => Prompt::Blocks(parts.into_iter().chain(last).collect()),

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::Server;
 
-/// A request for a response with every field that is known, and one for a chat.
-fn whole() -> [(&'static str, Value); 2] {
+/// Requests for responses and for a chat with every field that is known, and where each is wrong once all of it is read.
+fn whole() -> [(&'static str, &'static str, Value); 3] {
     let image = "data:image/png;base64,iVBORw0KGgo=";
     let response = json!({
         "model": "scripted", "stream": false, "stream_options": { "include_obfuscation": false }, "user": "anna",
@@ -16,6 +16,7 @@ fn whole() -> [(&'static str, Value); 2] {
         "tools": [{ "type": "function", "name": "a", "description": "b", "parameters": {}, "strict": true }],
         "tool_choice": "auto", "parallel_tool_calls": true, "service_tier": "auto", "top_logprobs": 0,
         "truncation": "auto", "include": [], "safety_identifier": "a", "prompt_cache_key": "a",
+        "prompt_cache_retention": "in_memory",
         "previous_response_id": "resp_01900000-0000-7000-8000-000000000001_1",
         "input": [
             { "type": "message", "id": "a", "status": "completed", "role": "assistant",
@@ -30,9 +31,16 @@ fn whole() -> [(&'static str, Value); 2] {
             ] },
         ],
     });
+    let conversation = json!({
+        "conversation": { "id": "conv_01900000-0000-7000-8000-000000000001" },
+        "input": [
+            { "type": "message", "role": "assistant", "phase": "commentary", "content": "a" },
+            { "type": "item_reference", "id": "msg_a" }, { "role": "user", "content": "a" },
+        ],
+    });
     let chat = json!({
         "model": "scripted", "stream": false, "stream_options": { "include_usage": true }, "user": "anna",
-        "metadata": { "a": "b" }, "temperature": 0.5, "top_p": 0.5, "max_completion_tokens": 100, "store": false,
+        "metadata": { "a": "b" }, "temperature": 0.5, "top_p": 0.5, "max_completion_tokens": 100, "max_tokens": 100, "store": false,
         "stop": ["a"], "seed": 1, "n": 1, "logprobs": false, "frequency_penalty": 0, "presence_penalty": 0,
         "modalities": ["text"], "verbosity": "medium", "reasoning_effort": "low", "tool_choice": "none",
         "response_format": { "type": "json_schema", "json_schema": { "name": "a", "schema": {} } },
@@ -49,7 +57,12 @@ fn whole() -> [(&'static str, Value); 2] {
             { "role": "tool", "tool_call_id": "a", "content": "b" },
         ],
     });
-    [("/v1/responses", response), ("/v1/chat/completions", chat)]
+    // A reference leads nowhere, and an image is not in the last message.
+    [
+        ("/v1/responses", "input[3].id", response),
+        ("/v1/chat/completions", "messages[1].content", chat),
+        ("/v1/responses", "input[1].id", conversation),
+    ]
 }
 
 /// Each place in a value, as a refusal names it and as a pointer, from the outside in.
@@ -78,12 +91,11 @@ fn places(value: &Value, place: &str, pointer: &str) -> Vec<(String, String)> {
 #[tokio::test]
 async fn each_field_of_another_type_is_refused_by_its_name() {
     let server = Server::start();
-    for (path, body) in whole() {
-        // As it is, all of it is read: then a reference leads nowhere, and an image is not in the last message.
-        let wrong = if path.ends_with("responses") { "input[3].id" } else { "messages[1].content" };
+    let mut count = 0;
+    for (path, wrong, body) in whole() {
         assert_eq!(server.refused(path, &body).await, (400, "INVALID_REQUEST".to_owned(), wrong.to_owned()));
         let all = places(&body, "", "");
-        assert!(all.len() > 60, "{}", all.len());
+        count += all.len();
         for (place, pointer) in all {
             let mut other = body.clone();
             if path.ends_with("completions") && !place.starts_with("messages[1]") {
@@ -99,6 +111,7 @@ async fn each_field_of_another_type_is_refused_by_its_name() {
             assert!(near.contains(&param), "{path} {place}: {param}");
         }
     }
+    assert!(count > 140, "{count}");
     let listed = server.service.list(Default::default()).await.unwrap();
     assert!(listed.items.is_empty(), "nothing was recorded: {listed:?}");
 }
@@ -107,8 +120,8 @@ async fn each_field_of_another_type_is_refused_by_its_name() {
 #[tokio::test]
 async fn each_field_that_is_given_twice_is_refused_by_its_name() {
     let server = Server::start();
-    let conversation = ("/v1/conversations", json!({ "metadata": { "a": "b" } }));
-    for (path, body) in whole().into_iter().chain([conversation]) {
+    let conversation = ("/v1/conversations", "", json!({ "metadata": { "a": "b" } }));
+    for (path, _, body) in whole().into_iter().chain([conversation]) {
         let all = places(&body, "", "");
         for (place, pointer) in all.iter().filter(|(place, _)| !place.ends_with(']')) {
             let mut other = body.clone();
@@ -171,7 +184,9 @@ async fn each_field_that_must_be_there_is_missed_by_its_name() {
         "response_format.json_schema.schema",
         "tools[0].function.name",
     ];
-    for ((path, body), needed) in whole().into_iter().zip([&responses[..], &chats[..]]) {
+    let of_whole =
+        [&responses[..], &chats[..], &["conversation.id", "input[0].role", "input[0].content", "input[1].id"]];
+    for ((path, _, body), needed) in whole().into_iter().zip(of_whole) {
         let known = places(&body, "", "");
         for place in needed {
             let pointer = &known.iter().find(|(known, _)| known == place).expect(place).1;
@@ -196,8 +211,72 @@ async fn each_field_that_must_be_there_is_missed_by_its_name() {
 }
 
 #[tokio::test]
+async fn what_is_said_is_a_list_that_ends_with_a_question() {
+    let server = Server::start();
+    let assistant = json!({ "role": "assistant", "content": "a" });
+    let said = json!([{ "role": "user", "content": "a" }, assistant]);
+    for (path, body, param) in [
+        ("/v1/responses", json!({ "model": "scripted", "input": said }), "input[1]"),
+        ("/v1/responses", json!({ "model": "scripted", "input": [] }), "input"),
+        ("/v1/chat/completions", json!({ "model": "scripted", "messages": said }), "messages[1]"),
+        // Only the input of a response may be a text.
+        ("/v1/chat/completions", json!({ "model": "scripted", "messages": "a" }), "messages"),
+        ("/v1/conversations", json!({ "items": "a" }), "items"),
+    ] {
+        assert_eq!(server.refused(path, &body).await, (400, "INVALID_REQUEST".to_owned(), param.to_owned()), "{body}");
+    }
+}
+
+/// The service has other names for them.
+#[tokio::test]
+async fn what_the_service_refuses_has_the_name_that_the_client_knows() {
+    let server = Server::start();
+    let name = json!([{ "type": "function", "name": "a b" }]);
+    let schema = json!({ "type": "json_schema", "name": "a", "schema": { "type": 5 } });
+    let of_chat = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": { "type": 5 } } });
+    let [response, chat, conversation] = ["/v1/responses", "/v1/chat/completions", "/v1/conversations"];
+    for (path, field, value, param) in [
+        (response, "input", json!(""), "input"),
+        (
+            response,
+            "input",
+            json!([{ "role": "assistant", "content": "a" }, { "role": "user", "content": "a" }]),
+            "input",
+        ),
+        (response, "temperature", json!(3), "temperature"),
+        (response, "max_output_tokens", json!(0), "max_output_tokens"),
+        (response, "tools", name, "tools"),
+        (response, "text", json!({ "format": schema }), "text.format"),
+        (response, "metadata", json!({ "": "a" }), "metadata"),
+        (chat, "messages", json!([{ "role": "user", "content": "" }]), "messages"),
+        (chat, "max_tokens", json!(0), "max_completion_tokens"),
+        (chat, "stop", json!([""]), "stop"),
+        (chat, "response_format", of_chat, "response_format"),
+        (conversation, "items", json!([{ "role": "assistant", "content": "a" }]), "items"),
+        (conversation, "metadata", json!({ "": "a" }), "metadata"),
+    ] {
+        let mut body = match path {
+            "/v1/responses" => json!({ "model": "scripted", "input": "a" }),
+            "/v1/conversations" => json!({}),
+            _ => json!({ "model": "scripted", "messages": [{ "role": "user", "content": "a" }] }),
+        };
+        body[field] = value;
+        assert_eq!(server.refused(path, &body).await, (400, "INVALID_REQUEST".to_owned(), param.to_owned()), "{body}");
+    }
+    let (status, text) =
+        server.text("POST", response, &[("idempotency-key", " ")], r#"{"model":"scripted","input":"a"}"#).await;
+    assert_eq!((status, text.contains(r#""param":"Idempotency-Key""#)), (400, true), "{text}");
+}
+
+#[tokio::test]
 async fn a_refusal_says_what_to_send() {
     let server = Server::start();
+    for stop in [json!({}), json!([1]), json!(1)] {
+        let body = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "a" }], "stop": stop });
+        let (_, answer) = server.send("POST", "/v1/chat/completions", &body).await;
+        let (message, param) = (answer["error"]["message"].as_str().unwrap(), &answer["error"]["param"]);
+        assert!(message.contains("a list of texts: send one of these") && param == "stop", "{answer}");
+    }
     let picture = json!({ "type": "input_image", "image_url": "data:image/png;base64,%" });
     for (field, value, advice) in [
         ("tools", json!([{ "type": "x" }]), r#"send tools of the type "function""#),

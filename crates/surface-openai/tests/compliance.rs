@@ -1,9 +1,25 @@
-//! The cases of Open Responses' compliance suite and some more, by hand: each answer has every field that the
-//! specification requires, even if it is `null`, and each of the type that it has there.
+//! The cases of Open Responses' compliance suite that are answered here, and some more, by hand: each answer has every
+//! field that the specification requires, even if it is `null`, and each of the type that it has there. They are asked
+//! of the router, and of the binary (crates/surface-cli/tests/serve/openai.rs).
 
 use serde_json::{Value, json};
 
-use super::{Server, frames, text_of, weather};
+pub(crate) fn text_of(response: &Value) -> String {
+    let messages = response["output"].as_array().unwrap().iter().filter(|item| item["type"] == "message");
+    messages.map(|item| item["content"][0]["text"].as_str().unwrap()).collect()
+}
+
+/// The data of each frame of a stream.
+pub(crate) fn frames(stream: &str) -> Vec<Value> {
+    let data = stream.split("\n\n").filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")));
+    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+const WEATHER: &str = r#"{"type":"function","name":"weather","description":"Weather.","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}"#;
+
+pub(crate) fn weather() -> Value {
+    serde_json::from_str(WEATHER).unwrap()
+}
 
 /// The fields that a response must have, with their types in JSON.
 const RESPONSE: &[(&str, &[&str])] = &[
@@ -168,6 +184,17 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str], &'static str)> 
             &["message"],
             "completed",
         ),
+        (
+            "phases before",
+            json!({ "input": [
+                user("@say Look."),
+                { "type": "message", "role": "assistant", "phase": "commentary", "content": "I look it up." },
+                { "type": "message", "role": "assistant", "phase": "final_answer", "content": "It is blue." },
+                user("@echo messages"),
+            ] }),
+            &["message"],
+            "completed",
+        ),
         ("reasoning", json!({ "input": "@think Hm. @say Yes." }), &["reasoning", "message"], "completed"),
         ("a schema", json!({ "input": r#"@json {"city":"Rome"}"#, "text": format }), &["message"], "completed"),
         ("a limit", json!({ "input": "@say One. @stop max_tokens" }), &["message"], "incomplete"),
@@ -175,12 +202,14 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str], &'static str)> 
     ]
 }
 
-#[tokio::test]
-async fn each_case_has_the_fields_of_the_specification() {
-    let server = Server::start();
+/// Asks each case of a server: a function that sends the body of a request for a response, and returns the status and
+/// the body of its answer.
+pub(crate) fn complies(send: impl Fn(&str) -> (u16, String)) {
     for (name, mut body, kinds, status) in cases() {
         body["model"] = json!("scripted");
-        let made = server.respond(body.clone()).await;
+        let (code, made) = send(&body.to_string());
+        assert_eq!(code, 200, "{name}: {made}");
+        let made: Value = serde_json::from_str(&made).unwrap();
         is_response(&made);
         let items = made["output"].as_array().unwrap();
         let made_kinds: Vec<&str> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
@@ -189,13 +218,14 @@ async fn each_case_has_the_fields_of_the_specification() {
         match name {
             "instructions" => assert_eq!(text_of(&made), "system: Speak like a pirate."),
             "turns before" => assert!(text_of(&made).contains("My name is Anna."), "{made}"),
+            "phases before" => assert_eq!(text_of(&made), "messages: 3", "one answer of two texts"),
             "a schema" => assert_eq!(text_of(&made), r#"{"city":"Rome"}"#),
             "a picture" => assert!(text_of(&made).contains("png"), "{made}"),
             _ => {}
         }
         // As a stream, with the same items.
         body["stream"] = json!(true);
-        let (code, stream) = server.text("POST", "/v1/responses", &[], &body.to_string()).await;
+        let (code, stream) = send(&body.to_string());
         assert_eq!(code, 200, "{name}: {stream}");
         let events = frames(&stream);
         events.iter().for_each(is_event);

@@ -15,7 +15,10 @@ use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, SessionService, options::EngineOptions};
 use meerkat_surface_openai::{OpenAiOptions, router};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 use tower::ServiceExt as _;
+
+use crate::compliance::{complies, frames, text_of, weather};
 
 /// The surface over a service in a folder.
 struct Server {
@@ -95,21 +98,12 @@ impl Server {
     }
 }
 
-fn text_of(response: &Value) -> String {
-    let messages = response["output"].as_array().unwrap().iter().filter(|item| item["type"] == "message");
-    messages.map(|item| item["content"][0]["text"].as_str().unwrap()).collect()
-}
-
-/// The data of each frame of a stream.
-fn frames(stream: &str) -> Vec<Value> {
-    let data = stream.split("\n\n").filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")));
-    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
-}
-
-const WEATHER: &str = r#"{"type":"function","name":"weather","description":"Weather.","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}"#;
-
-fn weather() -> Value {
-    serde_json::from_str(WEATHER).unwrap()
+#[test]
+fn each_case_has_the_fields_of_the_specification() {
+    let runtime = Runtime::new().unwrap();
+    let _within = runtime.enter();
+    let server = Server::start();
+    complies(|body| runtime.block_on(server.text("POST", "/v1/responses", &[], body)));
 }
 
 #[tokio::test]
@@ -393,7 +387,7 @@ async fn what_is_not_supported_is_refused_by_its_name() {
         (of(json!({ "input": [{ "content": "a" }] })), "input[0].role"),
         (of(json!({ "input": [{ "role": "odd", "content": "a" }] })), "input[0].role"),
         (of(json!({ "input": [{ "type": "web_search_call" }] })), "input[0].type"),
-        (of(json!({ "input": [{ "type": "reasoning", "summary": [] }] })), "input"),
+        (of(json!({ "input": [{ "type": "reasoning", "summary": [] }] })), "input[0]"),
         (
             of(json!({ "input": [{ "type": "item_reference", "id": "msg_1" }, { "role": "user", "content": "a" }] })),
             "input[0].id",

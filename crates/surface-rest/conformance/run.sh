@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs schemathesis with all checks against servers of its own, one with a store and one with sessions in memory:
+# Runs schemathesis with all checks, by meerkat's own description and by that of OpenAI's protocols, against servers of
+# its own, one with a store and one with sessions in memory:
 # `run.sh [options of "schemathesis run"]`. It ends with 3 where schemathesis is not there.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -33,6 +34,8 @@ for home in "" --ephemeral; do
   done
   [ -n "$url" ] || { cat "$work/logs"; exit 1; }
   schemathesis --config-file crates/surface-rest/conformance/schemathesis.toml run "$url/openapi.json" "$@"
+  openai=crates/surface-openai/conformance
+  schemathesis --config-file $openai/schemathesis.toml run $openai/openapi.yaml --url "$url" "$@"
   end
   wait "$server" || true
 done

@@ -12,6 +12,7 @@ mod half_open;
 mod limits;
 mod memory;
 mod numbers;
+mod openai;
 mod origins;
 mod proxy;
 
@@ -24,3 +25,5 @@ mod endless;
 mod signals;
 mod stalled;
 mod uploads;
+
+use meerkat_store_postgres::PostgresOptions;
