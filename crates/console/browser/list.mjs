@@ -1,7 +1,7 @@
 // Trials of the list of sessions, and of the keys.
 
 import assert from "node:assert/strict";
-import { accessible, api, open, page, picture, say, session, text } from "./harness.mjs";
+import { accessible, api, browser, open, page, picture, say, session, signIn, text, watch } from "./harness.mjs";
 
 const rowOf = (title) => page.locator(".session", { hasText: title });
 /** What has the focus: the text of its row, or its name. */
@@ -42,18 +42,24 @@ export const list = {
   },
   async "the list shows what changed within a time, and leads on to what was said"() {
     await session({ title: "Just now" });
-    await page.clock.setFixedTime(Date.now() + 2 * 3_600_000);
-    await open("sessions?q=just+now");
-    await rowOf("Just now").waitFor();
-    await page.getByLabel("When they changed").selectOption("In the last hour");
-    await text("No session is like that").waitFor();
-    await page.getByLabel("When they changed").selectOption("In the last day");
-    await rowOf("Just now").waitFor();
-    assert.match(page.url(), /within=24/);
-    await page.clock.setFixedTime(Date.now());
-    await page.getByRole("link", { name: "Search what was said" }).click();
-    await page.getByRole("heading", { name: "Memory" }).waitFor();
-    assert.equal(await page.getByLabel("Search memory").inputValue(), "just now");
+    // A browser of its own, whose clock is two hours ahead.
+    const other = await browser.newContext();
+    const tab = await other.newPage();
+    watch(tab);
+    await signIn(tab);
+    await tab.clock.setFixedTime(Date.now() + 2 * 3_600_000);
+    await open("sessions?q=just+now", tab);
+    const row = tab.locator(".session", { hasText: "Just now" });
+    await row.waitFor();
+    await tab.getByLabel("When they changed").selectOption("In the last hour");
+    await tab.getByText("No session is like that").waitFor();
+    await tab.getByLabel("When they changed").selectOption("In the last day");
+    await row.waitFor();
+    assert.match(tab.url(), /within=24/);
+    await tab.getByRole("link", { name: "Search what was said" }).click();
+    await tab.getByRole("heading", { name: "Memory" }).waitFor();
+    assert.equal(await tab.getByLabel("Search memory").inputValue(), "just now");
+    await other.close();
   },
   async "keys move, search, open and say what they are, and the tab's title says how many wait"() {
     await session({ title: "Keyed 1", labels: { keyed: "yes" } });
