@@ -10,6 +10,7 @@ import {
   SETTLED, accessible, api, base, browser, context, kill, meerkat, meerkatIn, open, page, perform, picture, ran, remembered, say, session, signIn, start, text, token,
   watch,
 } from "./harness.mjs";
+import { list } from "./list.mjs";
 
 const trials = {
   async "a stranger sees where to sign in and nothing else"() {
@@ -578,16 +579,7 @@ const trials = {
     assert.deepEqual(links, [["https:", "noopener noreferrer"]]);
     assert.ok(!(await page.title()).includes("\u202e"));
   },
-  async "the list of sessions follows what others do, and finds by words"() {
-    await open("sessions?q=unmistakable");
-    await text("No session is like that").waitFor();
-    const id = await session({ title: "An unmistakable title", labels: { team: "desk" } });
-    await page.locator(".session", { hasText: "An unmistakable title" }).waitFor();
-    await api("POST", `sessions/${id}/archive`);
-    await text("No session is like that").waitFor();
-    await page.getByLabel("Which sessions").selectOption("archived");
-    await page.locator(".session", { hasText: "An unmistakable title" }).waitFor();
-  },
+  ...list,
   async "tools and health say what is there and what to do"() {
     // A turn starts the servers of tools.
     await say(await session({}), "@say Started.");

@@ -1,7 +1,7 @@
 // The frame around the views: which address shows which view, and who is signed in.
 
 import { SECRET, forget, isSignedIn, learnCapabilities, onSignedOut, signIn, signOut } from "./api.js";
-import { button, complain, el, failed, plain } from "./dom.js";
+import { ask, button, complain, el, failed, plain } from "./dom.js";
 import { followList, forgetList, onList, sessions as all } from "./follow.js";
 import { show as approvals } from "./views/approvals.js";
 import { show as health } from "./views/health.js";
@@ -22,6 +22,15 @@ const VIEWS = {
 const main = document.getElementById("main");
 const nav = document.getElementById("views");
 let shown = new AbortController();
+let named = "";
+let wantsSearch = false;
+
+/** Names the page. The tab's title also says how many sessions wait. */
+function name(text) {
+  named = plain(text);
+  const count = waiting();
+  document.title = `${count > 0 ? `(${count}) ` : ""}${named} · meerkat`;
+}
 
 /** The parts and the query of an address behind `#/`. */
 function place() {
@@ -45,26 +54,72 @@ async function show() {
   shown = new AbortController();
   const { signal } = shown;
   const { parts, params } = place();
-  const name = parts[0] ?? "sessions";
-  mark(name);
+  const key = parts[0] ?? "sessions";
+  mark(key);
   countWaiting();
-  const [title, view] = name === "sessions" && parts[1] ? ["Session", session] : VIEWS[name] ?? ["Sessions", sessions];
-  document.title = `${title} · meerkat`;
+  const [title, view] = key === "sessions" && parts[1] ? ["Session", session] : VIEWS[key] ?? ["Sessions", sessions];
+  name(title);
   const content = el("div.view", {});
   main.replaceChildren(content);
   try {
-    await view(content, { parts, params, signal, title: (text) => (document.title = `${plain(text)} · meerkat`) });
+    const drawn = view(content, { parts, params, signal, title: name });
+    if (wantsSearch) content.querySelector("input[type=search]")?.focus();
+    wantsSearch = false;
+    await drawn;
   } catch (failure) {
     if (!signal.aborted && failure.name !== "AbortError") content.replaceChildren(failed(failure));
   }
 }
 
-function countWaiting() {
+function waiting() {
   let count = 0;
   for (const session of all.values()) count += session.state === "waiting" ? 1 : 0;
+  return count;
+}
+
+function countWaiting() {
+  const count = waiting();
+  name(named);
   const link = nav.querySelector("[data-view=approvals]");
   link?.querySelector(".count")?.remove();
   if (count > 0) link?.append(" ", el("span.count", { "aria-label": `${count} waiting` }, String(count)));
+}
+
+/** Moves the focus to the next row or card, or to the first one. */
+function move(step) {
+  const items = [...main.querySelectorAll(".row, .card")];
+  const at = items.findIndex((item) => item.contains(document.activeElement));
+  const next = items[at < 0 ? 0 : at + step];
+  if (next?.matches(".card")) next.setAttribute("tabindex", "-1");
+  (next?.matches(".row") ? next.querySelector("a") : next)?.focus();
+}
+
+function search() {
+  const field = main.querySelector("input[type=search]");
+  if (field) return field.focus();
+  wantsSearch = true;
+  return (location.hash = "#/");
+}
+
+const focusedCard = () => document.activeElement.closest(".card");
+const KEYS = {
+  "/": ["search", search],
+  j: ["the next row or card", () => move(1)],
+  k: ["the one before", () => move(-1)],
+  Enter: ["open what has the focus", () => document.activeElement.matches(".card") && focusedCard().querySelector("a")?.click()],
+  a: ["allow once the call whose card has the focus", () => focusedCard()?.querySelector("[data-allows]")?.click()],
+  "?": ["these keys", () => ask("Keys", el("dl.keys", {}, Object.entries(KEYS).map(([key, [text]]) =>
+    el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)))), [])],
+};
+
+/** A key does something where it is not typed into a field, and once, however long it is held down. */
+function press(event) {
+  const isElsewhere = event.target.closest("input, select, textarea, dialog") || life.signal.aborted;
+  if (isElsewhere || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;
+  if (event.repeat && !/[jk]/.test(event.key)) return;
+  // Enter stays what it is for the links and buttons in a card.
+  if (event.key !== "Enter") event.preventDefault();
+  KEYS[event.key][1]();
 }
 
 let life = new AbortController();
@@ -106,6 +161,7 @@ async function begin() {
   }
 }
 
+addEventListener("keydown", press);
 onSignedOut.act = () => !life.signal.aborted && document.querySelector(".view") && leave("Your sign-in has ended.");
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();

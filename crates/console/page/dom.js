@@ -137,7 +137,7 @@ export function ask(title, content, choices) {
       { "aria-label": title, oncancel: () => end(null) },
       el("h2", {}, title),
       el("div.asked", { tabindex: "0" }, content),
-      el("div.actions", {}, buttons, el("button.quiet", { onclick: () => end(null) }, "Cancel")),
+      el("div.actions", {}, buttons, el("button.quiet", { onclick: () => end(null) }, choices.length > 0 ? "Cancel" : "Close")),
     );
     document.body.append(dialog);
     dialog.showModal();

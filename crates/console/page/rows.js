@@ -4,6 +4,9 @@ import { el } from "./dom.js";
 
 const AROUND = 8;
 
+/** Which link of which row it is: rows may share an address, such as that of a label. */
+const placeOf = (link) => `${link.closest(".row").querySelector("a").getAttribute("href")} ${link.getAttribute("href")}`;
+
 /** A list; `show(items)` sets its rows, which `render(item)` makes. Each is `rems` high, so that it grows with the text. */
 export function rows(label, rems, render) {
   const inner = el("div.rows-inner", { role: "list" });
@@ -17,7 +20,7 @@ export function rows(label, rems, render) {
     const now = `${height} ${first}-${last}`;
     if (!isForced && shown === now) return;
     shown = now;
-    const focused = inner.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    const focused = inner.contains(document.activeElement) ? placeOf(document.activeElement) : null;
     inner.style.height = `${items.length * height}px`;
     inner.replaceChildren(...items.slice(first, last).map((item, index) => {
       const place = { role: "listitem", "aria-setsize": items.length, "aria-posinset": first + index + 1 };
@@ -26,15 +29,15 @@ export function rows(label, rems, render) {
       row.style.height = `${height}px`;
       return row;
     }));
-    if (focused) [...inner.querySelectorAll("a")].find((row) => row.getAttribute("href") === focused)?.focus();
+    if (focused) [...inner.querySelectorAll("a")].find((link) => placeOf(link) === focused)?.focus();
   };
   node.addEventListener("scroll", () => draw(false), { passive: true });
   node.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const links = [...inner.querySelectorAll("a")];
-    const at = links.indexOf(document.activeElement);
+    const links = [...inner.children].map((each) => each.querySelector("a"));
+    const at = links.findIndex((link) => link.closest(".row").contains(document.activeElement));
     const next = links[at < 0 ? 0 : at + step];
     next?.focus();
   });

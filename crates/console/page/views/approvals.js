@@ -29,7 +29,7 @@ export function decide(session, approval, after) {
     approval.rule && el("p.hint", {}, isKept ? "Always and for the session allow: " : "For the session allows: ", el("code", {}, approval.rule)),
     answer,
     el("div.actions", {},
-      button(approval.form ? "Answer" : "Allow once", send("approve"), { class: "main" }),
+      button(approval.form ? "Answer" : "Allow once", send("approve"), { class: "main", "data-allows": !approval.form }),
       approval.rule && button("For this session", send("approve", "session")),
       approval.rule && isKept && button("Always", send("approve", "always")),
       reason,
