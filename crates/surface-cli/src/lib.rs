@@ -217,7 +217,7 @@ fn on_runtime(
         let app = App::open(Arc::new(config), out, env).await?;
         let done = match command {
             Command::Serve(args) => serve::serve(&app, env, &args, &mut ends).await,
-            command => app.until_end(configured_ms, &mut ends, perform(&app, env, command, streams)).await,
+            command => app.until_end(configured_ms, &mut ends, Box::pin(perform(&app, env, command, streams))).await,
         };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms, &mut ends).await,

@@ -139,8 +139,6 @@ async fn a_sub_agent_that_is_deleted_while_its_call_is_open_is_not_made_again() 
 
             let failing = place.failing(fault, &fuse);
             failing.ready().await.unwrap();
-            // Until the turn that called waits for it again.
-            ticks(200).await;
             let subject = Subject { service: failing, session_id };
             let deleted = subject.service.delete(delete(child, true)).await;
             drop(subject);
@@ -163,8 +161,8 @@ async fn a_sub_agent_that_is_deleted_while_its_call_is_open_is_not_made_again() 
                 panic!("{why}: {events:#?}")
             };
             let text = its["output"].as_str().unwrap();
-            // Where the deletion failed, it may have gone on with its work first.
-            assert!(is_there || text.starts_with("The sub-agent did not finish: "), "{why}: {text}");
+            // No process waited for it when it was deleted. Where that failed, it may have gone on with its work first.
+            assert!(is_there || text == "The sub-agent was deleted.", "{why}: {text}");
             let left = all(&subject.service).await;
             assert!(left.len() == 2 && left.iter().all(|session| session.session_id != child), "{why}: {left:?}");
             drop((subject, call_id));
@@ -175,6 +173,23 @@ async fn a_sub_agent_that_is_deleted_while_its_call_is_open_is_not_made_again() 
             assert_eq!(all(&service).await.len(), 2, "{why}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_goes_on_when_the_sub_agent_that_it_waits_for_is_deleted() {
+    let subject = Subject::new(sound(&Place::new())).await;
+    let prompt = format!("{}@echo last_result", delegates("@call edit {} @say Edited."));
+    let turn = StartTurn { attended: true, ..StartTurn::new(subject.session_id, prompt) };
+    let turn = subject.service.begin_turn(turn).await.unwrap();
+    let child = until_asked(&subject).await.0;
+    let refused = subject.service.delete(delete(child, false)).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionBusy);
+    subject.service.delete(delete(child, true)).await.unwrap();
+    let done = turn.result.await.unwrap();
+    assert!(done.text.starts_with("The sub-agent did not finish: "), "{}", done.text);
+    let used = done.delegated.unwrap();
+    assert_eq!((used.agents, used.steps, used.tool_calls), (1, 1, 1));
+    assert_eq!(all(&subject.service).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
