@@ -194,6 +194,7 @@ pub(super) fn agent(
         return Err(format!("There is no agent {name:?}. {known}"));
     };
     let mut agent = file.agent.clone();
+    agent.prompt = ports.secrets.replace(&agent.prompt).into_owned();
     if let Some(its) = &mut agent.tools {
         let asked = wanted.tools.iter().flatten();
         if let Some(other) = asked.into_iter().find(|tool| !its.contains(tool)) {

@@ -16,6 +16,7 @@ use crate::{
     clock::Timestamp,
     model::{StaticModels, scripted::ScriptedModel},
     options::Budgets,
+    redact::Secrets,
     runtime::sessions::Sessions,
     service::{SessionService as _, StartTurn, TurnStatus},
     session::{event::Agent, reminder::SystemReminderType},
@@ -86,6 +87,31 @@ async fn a_sub_agent_has_the_prompt_the_model_and_the_tools_of_its_file() {
     assert_eq!(of("reviewer").model, "other");
     // A model that is not configured is the caller's.
     assert_eq!(of("writer").model, "scripted");
+}
+
+/// Somebody wrote a configured key into a file.
+#[tokio::test(start_paused = true)]
+async fn no_secret_of_an_agents_file_reaches_a_journal_or_a_model() {
+    const KEY: &str = "opensesame-0123456789";
+    let mut leaky = agent("leaky", None, None);
+    leaky.agent.prompt = format!("Log in with {KEY}.");
+    leaky.description = format!("Logs in with {KEY}.");
+    let files = files(&[leaky]);
+    let place = Place::new();
+    let subject = Subject::new(place.process(|rig| {
+        with(&files)(rig);
+        rig.secrets = Secrets::new([KEY.to_owned().into()]);
+    }))
+    .await;
+    let ask = calls(&serde_json::json!({"agent": "leaky", "prompt": "@echo system"}));
+    let done = subject.turn(&format!("{ask}@echo tail")).await.unwrap();
+    assert!(done.text.contains("leaky: Logs in with [redacted]."), "{}", done.text);
+    assert!(subject.results().await[0].contains("Log in with [redacted]."));
+    let child = subject.children().await.remove(0).session_id;
+    for subject in [&subject, &subject.other(child)] {
+        let events = serde_json::to_string(&subject.events().await).unwrap();
+        assert!(events.contains("Log in with [redacted].") && !events.contains(KEY), "{events}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
