@@ -3,9 +3,13 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
-/// The page that a whole bundle is elsewhere.
+/// Place of the session's id in the first header of an archive.
+const ID: std::ops::Range<usize> = 345..381;
+
+/// The page that a whole bundle of one session is elsewhere.
 pub(super) fn page(bytes: &[u8]) -> String {
-    json!({ "data": BASE64_STANDARD.encode(bytes), "next_cursor": null }).to_string()
+    let id = bytes.get(ID).map(String::from_utf8_lossy);
+    json!({ "session_id": id, "data": BASE64_STANDARD.encode(bytes), "next_cursor": null }).to_string()
 }
 
 /// Takes the bytes of a bundle out of the parameters. It must be whole: pieces are for surfaces that have them.
