@@ -1088,6 +1088,7 @@ class SessionImportedEvent(TypedDict):
     """The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller
     runs, no rules that allow calls, and no call that a person decided on."""
 
+    descent: NotRequired[Descent | None]
     had_client_tools: NotRequired[bool]
     seq: int
     session_id: str
