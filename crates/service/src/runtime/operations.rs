@@ -472,8 +472,13 @@ impl Admitted<'_> {
 
     pub(super) async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {
         let _whole = self.0.journal(request.session_id).read().await;
-        let below = self.0.exported_with(request.session_id).await?;
-        bundle::page(self.0.engine(), &self.0.inner.exports, request, &below).await
+        let (top, skips_damage) = (request.session_id, request.skip_damage);
+        let mut page = bundle::page(self.0.engine(), &self.0.inner.exports, request).await?;
+        if page.next_cursor.is_none() {
+            let next = self.0.exported_after(top, page.session_id, skips_damage).await?;
+            page.next_cursor = next.map(|next| next.to_string());
+        }
+        Ok(page)
     }
 
     pub(super) async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {

@@ -57,14 +57,21 @@ impl Sessions {
         Ok(Family::of(self.all_sessions().await?).below(session_id))
     }
 
-    /// Lists the sub-agents that a bundle of a session has, each after the session that called it.
-    pub(super) async fn exported_with(&self, session_id: SessionId) -> Result<Vec<SessionId>, SessionError> {
-        // One that cannot be read may have some.
-        if self.look(session_id).await.is_ok_and(|view| !view.has_children) {
-            return Ok(Vec::new());
+    /// Finds the sub-agent whose section comes next in a session's bundle: each comes after the session that called it.
+    pub(super) async fn exported_after(
+        &self,
+        top: SessionId,
+        section: SessionId,
+        skips_damage: bool,
+    ) -> Result<Option<SessionId>, SessionError> {
+        // A damaged one may have some, whatever can be read of it.
+        if section == top && !skips_damage && self.look(top).await.is_ok_and(|view| !view.has_children) {
+            return Ok(None);
         }
-        let below = self.below(session_id).await?;
-        Ok(below.iter().rev().map(|child| child.session_id).collect())
+        let below = self.below(top).await?;
+        let mut order = [top].into_iter().chain(below.iter().rev().map(|child| child.session_id));
+        order.find(|known| *known == section);
+        Ok(order.next())
     }
 
     /// Archives a session and the sub-agents below it, or brings them back. Done again, it goes on where it ended.

@@ -171,21 +171,15 @@ impl Cursor {
     }
 }
 
-/// Reads a page of the bundle of a session and the sub-agents `below` it, which come after those that called them.
+/// Reads a page of a session's section, or of that which the cursor names.
 pub(crate) async fn page(
     engine: &Engine,
     exports: &Exports,
     request: ExportSession,
-    below: &[SessionId],
 ) -> Result<BundlePage, SessionError> {
     let ExportSession { session_id: top, redact: is_redacted, skip_damage: skips_damage, cursor } = request;
     let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
     let session_id = cursor.as_ref().map_or(top, |cursor| cursor.session_id);
-    let mut rest = [top].into_iter().chain(below.iter().copied()).skip_while(|known| *known != session_id);
-    if rest.next().is_none() {
-        return Err(changed());
-    }
-    let next = rest.next();
     let place = cursor.and_then(|cursor| cursor.place);
     let tail = engine.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let last_seq = place.as_ref().map_or(tail, |(last_seq, ..)| *last_seq).min(tail);
@@ -205,10 +199,7 @@ pub(crate) async fn page(
         at += piece.len() as u64;
         page.extend_from_slice(&piece);
     }
-    let next_cursor = match at < plan.bytes {
-        true => Some(format!("{session_id}.{last_seq}.{at}.{digest}")),
-        false => next.map(|next| next.to_string()),
-    };
+    let next_cursor = (at < plan.bytes).then(|| format!("{session_id}.{last_seq}.{at}.{digest}"));
     Ok(BundlePage { session_id, data: BASE64_STANDARD.encode(page), next_cursor, lost: plan.lost.clone() })
 }
 
